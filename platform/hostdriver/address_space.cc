@@ -140,7 +140,7 @@ using namespace vmm::hostdriver;
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* address, std::size_t size,
                                      std::size_t alignment, CUdeviceptr hint,
                                      unsigned long long flags) {
-  if (CUresult r = Enter("cuMemAddressReserve"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemAddressReserve"));
   if (address == nullptr || flags != 0 || size == 0 ||
       size % kGranularity != 0 || (alignment & (alignment - 1)) != 0 ||
       hint % std::max(alignment, kGranularity) != 0) {
@@ -157,7 +157,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* address, std::size_t size,
 }
 
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, std::size_t size) {
-  if (CUresult r = Enter("cuMemAddressFree"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemAddressFree"));
   State& state = GetState();
   const Lock lock(state.mu);
   const auto found = state.reservations.find(address);

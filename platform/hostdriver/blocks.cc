@@ -22,7 +22,7 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   State& state = GetState();
   Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   auto block = state.blocks.find(address);
   if (block == state.blocks.end() || IsHostsAlone(block->second) != on_host ||
       block->second.opens != 0) {
@@ -47,11 +47,11 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
 
 CUresult AllocateOnHost(const char* call, void** data, std::size_t size,
                         unsigned int flags) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   constexpr unsigned int kKnownFlags = CU_MEMHOSTALLOC_PORTABLE |
                                        CU_MEMHOSTALLOC_DEVICEMAP |
                                        CU_MEMHOSTALLOC_WRITECOMBINED;
@@ -63,10 +63,7 @@ CUresult AllocateOnHost(const char* call, void** data, std::size_t size,
     return CUDA_SUCCESS;
   }
   CUdeviceptr address = 0;
-  if (CUresult r = MakeHostBlock(state, context, size, -1, &address);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(MakeHostBlock(state, context, size, -1, &address));
   *data = reinterpret_cast<void*>(address);
   return CUDA_SUCCESS;
 }
@@ -123,16 +120,14 @@ void FreeBlocksOf(State& state, const Context& context) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuMemGetInfo(std::size_t* free, std::size_t* total) {
-  if (CUresult r = Enter("cuMemGetInfo"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemGetInfo"));
   State& state = GetState();
   std::uint64_t budget = 0;
   Uuid uuid{};
   {
     const Lock lock(state.mu);
     std::shared_ptr<Context> context;
-    if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(CurrentContext(state, &context));
     if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
     budget = state.config.memory;
     uuid = state.config.uuids[state.visible[context->device]];
@@ -144,23 +139,20 @@ CUresult CUDAAPI cuMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t size) {
-  if (CUresult r = Enter("cuMemAlloc"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemAlloc"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (size > state.config.memory) return CUDA_ERROR_OUT_OF_MEMORY;
   Block block;
   block.size = size;
   block.reserved = (size + kGranularity - 1) / kGranularity * kGranularity;
   block.context = context;
-  if (CUresult r =
-          CreateOnDevice(state, context->device, MemoryLabel::Kind::kBlock,
-                         false, 0, block.reserved, &block.memory);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(CreateOnDevice(state, context->device,
+                                  MemoryLabel::Kind::kBlock, false, 0,
+                                  block.reserved, &block.memory));
   block.buffer_id = state.next_buffer_id++;
   const CUdeviceptr start = ReserveAddresses(block.reserved, kGranularity, 0);
   if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -170,7 +162,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t size) {
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
-  if (CUresult r = Enter("cuMemFree"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemFree"));
   if (address == 0) return CUDA_SUCCESS;
   return FreeAt(address, /*on_host=*/false);
 }
@@ -185,7 +177,7 @@ CUresult CUDAAPI cuMemAllocHost(void** data, std::size_t size) {
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* data) {
-  if (CUresult r = Enter("cuMemFreeHost"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemFreeHost"));
   if (data == nullptr) return CUDA_SUCCESS;
   return FreeAt(reinterpret_cast<CUdeviceptr>(data), /*on_host=*/true);
 }

@@ -181,14 +181,11 @@ void AbandonCapture(State& state, Stream& stream) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream id, CUstreamCaptureMode mode) {
-  if (CUresult r = Enter("cuStreamBeginCapture"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamBeginCapture"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = LookUpStream(state, "cuStreamBeginCapture", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamBeginCapture", id, &stream));
   if (stream->is_default) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
       mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -204,14 +201,11 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream id, CUstreamCaptureMode mode) {
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
-  if (CUresult r = Enter("cuStreamEndCapture"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamEndCapture"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = LookUpStream(state, "cuStreamEndCapture", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamEndCapture", id, &stream));
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   *graph = nullptr;
@@ -228,15 +222,12 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream id,
                                      CUstreamCaptureStatus* status) {
-  if (CUresult r = Enter("cuStreamIsCapturing"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamIsCapturing"));
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = LookUpStream(state, "cuStreamIsCapturing", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamIsCapturing", id, &stream));
   *status = stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
             : stream->capture->invalidated
                 ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -247,10 +238,7 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream id,
 }
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  if (CUresult r = Enter("cuThreadExchangeStreamCaptureMode");
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuThreadExchangeStreamCaptureMode"));
   if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
       *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -261,9 +249,7 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph,
                                              unsigned long long flags) {
-  if (CUresult r = Enter("cuGraphInstantiateWithFlags"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuGraphInstantiateWithFlags"));
   State& state = GetState();
   const Lock lock(state.mu);
   const auto found = state.graphs.find(NumberOf(graph));
@@ -276,21 +262,18 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph,
 }
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream id) {
-  if (CUresult r = Enter("cuGraphLaunch"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuGraphLaunch"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuGraphLaunch", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuGraphLaunch", id, &stream));
   const auto found = state.graphs.find(NumberOf(graph));
   return found == state.graphs.end() ? CUDA_ERROR_INVALID_VALUE
                                      : LaunchAll(state, stream, found->second);
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec graph) {
-  if (CUresult r = Enter("cuGraphExecDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuGraphExecDestroy"));
   State& state = GetState();
   const Lock lock(state.mu);
   return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS
@@ -298,7 +281,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec graph) {
 }
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
-  if (CUresult r = Enter("cuGraphDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuGraphDestroy"));
   State& state = GetState();
   const Lock lock(state.mu);
   return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS

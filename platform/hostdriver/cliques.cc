@@ -18,7 +18,7 @@ constexpr int kMulticastPointer = 1;
 
 CUresult Ask(const char* entry, const void* out, CUdevice device,
              const DeviceFabric** fabric) {
-  if (CUresult r = Enter(entry); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(entry));
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
   if (device < 0 || device >= static_cast<int>(state.visible.size())) {
@@ -42,10 +42,7 @@ std::array<Clique, 2> CliquesOf(const DeviceFabric& fabric) {
 
 CUresult CUDAAPI GetFabricClusterUuid(CUuuid* uuid, CUdevice device) {
   const DeviceFabric* fabric = nullptr;
-  if (CUresult r = Ask("cuDeviceGetFabricClusterUuid", uuid, device, &fabric);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Ask("cuDeviceGetFabricClusterUuid", uuid, device, &fabric));
   static_assert(sizeof(uuid->bytes) == sizeof(fabric->cluster));
   std::memcpy(uuid->bytes, fabric->cluster.data(), sizeof(uuid->bytes));
   return CUDA_SUCCESS;
@@ -53,10 +50,7 @@ CUresult CUDAAPI GetFabricClusterUuid(CUuuid* uuid, CUdevice device) {
 
 CUresult CUDAAPI GetCliqueCount(std::size_t* count, CUdevice device) {
   const DeviceFabric* fabric = nullptr;
-  if (CUresult r = Ask("cuDeviceGetCliqueCount", count, device, &fabric);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Ask("cuDeviceGetCliqueCount", count, device, &fabric));
   *count = CliquesOf(*fabric).size();
   return CUDA_SUCCESS;
 }
@@ -64,10 +58,7 @@ CUresult CUDAAPI GetCliqueCount(std::size_t* count, CUdevice device) {
 CUresult CUDAAPI GetCliqueInfo(Clique* cliques, std::size_t* count,
                                CUdevice device) {
   const DeviceFabric* fabric = nullptr;
-  if (CUresult r = Ask("cuDeviceGetCliqueInfo", cliques, device, &fabric);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Ask("cuDeviceGetCliqueInfo", cliques, device, &fabric));
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::array<Clique, 2> all = CliquesOf(*fabric);
   *count = std::min(*count, all.size());

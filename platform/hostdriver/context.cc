@@ -85,9 +85,7 @@ int CurrentDeviceOr(State& state, int otherwise) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  if (CUresult r = Enter("cuDevicePrimaryCtxRetain"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuDevicePrimaryCtxRetain"));
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -110,9 +108,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
-  if (CUresult r = Enter("cuDevicePrimaryCtxRelease"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuDevicePrimaryCtxRelease"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -125,9 +121,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device,
                                             unsigned int* flags, int* active) {
-  if (CUresult r = Enter("cuDevicePrimaryCtxGetState"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuDevicePrimaryCtxGetState"));
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -138,14 +132,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device,
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
-  if (CUresult r = Enter("cuCtxGetCurrent"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxGetCurrent"));
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *context = stack.depth == 0 ? nullptr : stack.items[stack.depth - 1];
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
-  if (CUresult r = Enter("cuCtxSetCurrent"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxSetCurrent"));
   if (context == nullptr) {
     if (stack.depth > 0) --stack.depth;
     return CUDA_SUCCESS;
@@ -161,7 +155,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
 }
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
-  if (CUresult r = Enter("cuCtxPushCurrent"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxPushCurrent"));
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -172,7 +166,7 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
 }
 
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
-  if (CUresult r = Enter("cuCtxPopCurrent"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxPopCurrent"));
   if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
   --stack.depth;
   if (context != nullptr) *context = stack.items[stack.depth];
@@ -180,7 +174,7 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  if (CUresult r = Enter("cuCtxGetDevice"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxGetDevice"));
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -191,14 +185,12 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
 }
 
 CUresult CUDAAPI cuCtxSynchronize() {
-  if (CUresult r = Enter("cuCtxSynchronize"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxSynchronize"));
   State& state = GetState();
   Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
-  if (CUresult r = RefuseIfCaptured(state, *context); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(CurrentContext(state, &context));
+  RETURN_IF_FAILED(RefuseIfCaptured(state, *context));
   const CUresult result = WaitForContext(state, lock, context);
   ReleaseAtSynchronize(state);
   return result;

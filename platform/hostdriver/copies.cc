@@ -97,18 +97,12 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
                  std::vector<Range> ranges, bool wait,
                  const Transfer& transfer) {
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, call, stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, call, stream_id, &stream));
   const int device = stream->context->device;
   for (const Range& range : ranges) {
     std::vector<Piece> pieces;
-    if (CUresult r = Resolve(state, range.address, range.size, device,
-                             range.needed, When::kSubmitted, &pieces);
-        r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(Resolve(state, range.address, range.size, device,
+                             range.needed, When::kSubmitted, &pieces));
   }
   Work work = [ranges = std::move(ranges), device, transfer](State& now,
                                                              Lock& held) {
@@ -179,11 +173,11 @@ CUresult BetweenDevices(State& state, Lock& lock, const char* call,
 
 CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
                       std::size_t size, CUstream stream, bool wait) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
-    return r;
+  RETURN_IF_FAILED(Begin(state, stream));
+  if (size == 0) return CUDA_SUCCESS;
   if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Measured: device memory is taken as a source too.
   if (!CpuMayUse(state, from, size, /*write=*/false)) {
@@ -196,10 +190,7 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
   // what it held then. In a graph it is of what it holds at each launch.
   std::shared_ptr<std::vector<std::byte>> staged;
   if (!IsPinned(state, from, size) && !IsCaptured(state, stream)) {
-    if (CUresult r = wait ? WaitForNullStream(state, lock) : CUDA_SUCCESS;
-        r != CUDA_SUCCESS) {
-      return r;
-    }
+    if (wait) RETURN_IF_FAILED(WaitForNullStream(state, lock));
     staged = std::make_shared<std::vector<std::byte>>(source, source + size);
     source = staged->data();
     wait = wait && IsHostBlock(state, to);
@@ -212,11 +203,11 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
 
 CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
                       std::size_t size, CUstream stream, bool wait) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
-    return r;
+  RETURN_IF_FAILED(Begin(state, stream));
+  if (size == 0) return CUDA_SUCCESS;
   if (to == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!CpuMayUse(state, to, size, /*write=*/true)) {
     return BetweenDevices(state, lock, call, reinterpret_cast<CUdeviceptr>(to),
@@ -232,22 +223,21 @@ CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
 
 CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,
                         std::size_t size, CUstream stream, bool wait) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
-    return r;
+  RETURN_IF_FAILED(Begin(state, stream));
+  if (size == 0) return CUDA_SUCCESS;
   return BetweenDevices(state, lock, call, to, from, size, stream, wait);
 }
 
 CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
               std::size_t unit, std::size_t count, CUstream stream, bool wait) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || count == 0) {
-    return r;
-  }
+  RETURN_IF_FAILED(Begin(state, stream));
+  if (count == 0) return CUDA_SUCCESS;
   if (to % unit != 0 || count > SIZE_MAX / unit) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -20,13 +20,11 @@ void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
 CUresult CopyOnHost(const char* call, CUdeviceptr to, CUdeviceptr from,
                     std::size_t size, CUstream id, bool wait) {
-  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(call));
   State& state = GetState();
   Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, call, id, &stream); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, call, id, &stream));
   const Work work = [to, from, size](State&, Lock& held) {
     held.unlock();
     std::memmove(Pointer(to), Pointer(from), size);

@@ -103,10 +103,10 @@ CUresult CheckDevice(const State& state, CUdevice device) {
 }
 
 CUresult GetUuid(const char* entry, CUuuid* uuid, CUdevice device) {
-  if (CUresult r = Enter(entry); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(entry));
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
-  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(state, device));
   const Uuid& value = state.config.uuids[state.visible[device]];
   std::memcpy(uuid->bytes, value.data(), value.size());
   return CUDA_SUCCESS;
@@ -129,7 +129,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     case Phase::kReady:
       break;
   }
-  if (CUresult r = Failures::Get().Count("cuInit"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Failures::Get().Count("cuInit"));
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (CurrentPhase() == Phase::kReady) return CUDA_SUCCESS;
 
@@ -158,26 +158,24 @@ CUresult CUDAAPI cuDriverGetVersion(int* version) {
 }
 
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
-  if (CUresult r = Enter("cuDeviceGetCount"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceGetCount"));
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *count = static_cast<int>(GetState().visible.size());
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
-  if (CUresult r = Enter("cuDeviceGet"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceGet"));
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CheckDevice(GetState(), ordinal); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(CheckDevice(GetState(), ordinal));
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
-  if (CUresult r = Enter("cuDeviceGetName"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceGetName"));
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(GetState(), device));
   std::snprintf(name, static_cast<std::size_t>(length),
                 "vmmshare host-memory device %d", GetState().visible[device]);
   return CUDA_SUCCESS;
@@ -195,20 +193,20 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
-  if (CUresult r = Enter("cuDeviceTotalMem"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceTotalMem"));
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(GetState(), device));
   *bytes = GetState().config.memory;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                                       CUdevice device) {
-  if (CUresult r = Enter("cuDeviceGetAttribute"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceGetAttribute"));
   if (value == nullptr || attribute < 1 || attribute >= kAttributes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(GetState(), device));
   if (DriverVersion() < CameWith(attribute)) return CUDA_ERROR_INVALID_VALUE;
   const Config& config = GetState().config;
   switch (static_cast<int>(attribute)) {
@@ -232,11 +230,11 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
                                        CUdevice peer) {
-  if (CUresult r = Enter("cuDeviceCanAccessPeer"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceCanAccessPeer"));
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
-  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
-  if (CUresult r = CheckDevice(state, peer); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(state, device));
+  RETURN_IF_FAILED(CheckDevice(state, peer));
   *can = device != peer &&
          state.config.ArePeers(state.visible[device], state.visible[peer]);
   return CUDA_SUCCESS;
@@ -246,13 +244,11 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
 CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value,
                                          CUdevice_P2PAttribute attribute,
                                          CUdevice device, CUdevice peer) {
-  if (CUresult r = Enter("cuDeviceGetP2PAttribute"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuDeviceGetP2PAttribute"));
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
-  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
-  if (CUresult r = CheckDevice(state, peer); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckDevice(state, device));
+  RETURN_IF_FAILED(CheckDevice(state, peer));
   // As cuda.h documents it.
   if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
   switch (static_cast<int>(attribute)) {

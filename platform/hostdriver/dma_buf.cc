@@ -46,9 +46,7 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
                                                std::size_t size,
                                                CUmemRangeHandleType type,
                                                unsigned long long flags) {
-  if (CUresult r = Enter("cuMemGetHandleForAddressRange"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemGetHandleForAddressRange"));
   constexpr std::size_t kHostPage = 4096;
   constexpr unsigned long long kPcie = 1;  // Newer than some toolkits.
   if (handle == nullptr || address == 0 || size == 0 ||
@@ -61,7 +59,7 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
   const Lock lock(state.mu);
   // As a H100 (580) answers.
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (!state.config.dma_buf) return CUDA_ERROR_NOT_SUPPORTED;
   const std::shared_ptr<Memory> memory = MemoryOfAll(state, address, size);
   if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -59,11 +59,11 @@ Event::~Event() {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuEventCreate(CUevent* id, unsigned int flags) {
-  if (CUresult r = Enter("cuEventCreate"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuEventCreate"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
   if (id == nullptr || (flags & ~kKnownFlags) != 0 ||
       (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0)) {
@@ -72,7 +72,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* id, unsigned int flags) {
   auto event = std::make_shared<Event>();
   event->context = context;
   if (shared) {
-    if (CUresult r = TakeSlot(state, event.get()); r != CUDA_SUCCESS) return r;
+    RETURN_IF_FAILED(TakeSlot(state, event.get()));
   }
   event->id = reinterpret_cast<CUevent>(state.NewHandle());
   *id = event->id;
@@ -81,7 +81,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* id, unsigned int flags) {
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent id) {
-  if (CUresult r = Enter("cuEventDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuEventDestroy"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (FindEvent(state, "cuEventDestroy", id) == nullptr) {
@@ -92,16 +92,13 @@ CUresult CUDAAPI cuEventDestroy(CUevent id) {
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
-  if (CUresult r = Enter("cuEventRecord"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuEventRecord"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Event> event = FindEvent(state, "cuEventRecord", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuEventRecord", stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuEventRecord", stream_id, &stream));
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
   event->capture = stream->capture;
   if (stream->capture != nullptr) {
@@ -123,29 +120,25 @@ CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent id) {
-  if (CUresult r = Enter("cuEventQuery"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuEventQuery"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Event> event = FindEvent(state, "cuEventQuery", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->context->error != CUDA_SUCCESS) return event->context->error;
-  if (CUresult r = RefuseIfRecordedInCapture(*event); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(RefuseIfRecordedInCapture(*event));
   return event->Reached(event->slot->recorded.load()) ? CUDA_SUCCESS
                                                       : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent id) {
-  if (CUresult r = Enter("cuEventSynchronize"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuEventSynchronize"));
   State& state = GetState();
   Lock lock(state.mu);
   const std::shared_ptr<Event> event =
       FindEvent(state, "cuEventSynchronize", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult r = RefuseIfRecordedInCapture(*event); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(RefuseIfRecordedInCapture(*event));
   WaitUntilReached(state, lock, *event, event->slot->recorded.load(),
                    [&] { return state.stopping || event->context->destroyed; });
   if (state.stopping) return CUDA_ERROR_DEINITIALIZED;
@@ -155,7 +148,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent id) {
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
                                    unsigned int flags) {
-  if (CUresult r = Enter("cuStreamWaitEvent"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamWaitEvent"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Event> event =
@@ -163,10 +156,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamWaitEvent", stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuStreamWaitEvent", stream_id, &stream));
   if (event->capture != nullptr && event->capture == stream->capture) {
     return CUDA_SUCCESS;  // In order anyway.
   }

@@ -77,7 +77,7 @@ void ReleaseSlot(std::uint32_t index) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
-  if (CUresult r = Enter("cuIpcGetEventHandle"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuIpcGetEventHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (handle == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -99,11 +99,11 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
 }
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
-  if (CUresult r = Enter("cuIpcOpenEventHandle"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuIpcOpenEventHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   WireHandle wire{};
   std::memcpy(&wire, &handle, sizeof(wire));

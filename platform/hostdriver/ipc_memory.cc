@@ -45,11 +45,11 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle,
                                    CUdeviceptr address) {
-  if (CUresult r = Enter("cuIpcGetMemHandle"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuIpcGetMemHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   // Measured: any address of the block does, and the handle is the block's.
   const auto block = BlockAt(state, address);
   if (handle == nullptr || block == state.blocks.end() ||
@@ -66,11 +66,11 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle,
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
                                     unsigned int flags) {
-  if (CUresult r = Enter("cuIpcOpenMemHandle"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuIpcOpenMemHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   WireHandle wire{};
   std::memcpy(&wire, &handle, sizeof(wire));
   if (address == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
@@ -113,11 +113,11 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
 }
 
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
-  if (CUresult r = Enter("cuIpcCloseMemHandle"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuIpcCloseMemHandle"));
   State& state = GetState();
   Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   auto open = state.blocks.find(address);
   if (open == state.blocks.end() || open->second.opens == 0) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -125,19 +125,13 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction id, unsigned int grid_x,
                                 unsigned int block_z, unsigned int shared_bytes,
                                 CUstream stream_id, void** arguments,
                                 void** extra) {
-  if (CUresult r = Enter("cuLaunchKernel"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuLaunchKernel"));
   State& state = GetState();
   const Lock lock(state.mu);
   Function function;
-  if (CUresult r = LookUpFunction(state, "cuLaunchKernel", id, &function);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpFunction(state, "cuLaunchKernel", id, &function));
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuLaunchKernel", stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuLaunchKernel", stream_id, &stream));
   if (function.context != nullptr && stream->context != function.context) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -147,7 +141,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction id, unsigned int grid_x,
   std::copy_n(std::begin({block_x, block_y, block_z}), 3, launch.block);
   launch.shared_bytes = shared_bytes;
   launch.memory = &MemoryOf;
-  if (CUresult r = CheckSizes(launch); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckSizes(launch));
   if (extra != nullptr) {
     return arguments != nullptr ? CUDA_ERROR_INVALID_VALUE
                                 : CUDA_ERROR_NOT_SUPPORTED;
@@ -171,18 +165,12 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction id, unsigned int grid_x,
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(
     int* blocks, CUfunction id, int threads, std::size_t shared_bytes) {
-  if (CUresult r = Enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuOccupancyMaxActiveBlocksPerMultiprocessor"));
   State& state = GetState();
   const Lock lock(state.mu);
   Function function;
-  if (CUresult r = LookUpFunction(
-          state, "cuOccupancyMaxActiveBlocksPerMultiprocessor", id, &function);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpFunction(
+      state, "cuOccupancyMaxActiveBlocksPerMultiprocessor", id, &function));
   if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
   const auto wanted = static_cast<unsigned int>(threads);
   if (wanted > kThreadsOfBlock || shared_bytes > kSharedOfBlock) {

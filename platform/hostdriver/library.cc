@@ -11,7 +11,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
                                    unsigned int jit_count,
                                    CUlibraryOption* options, void** values,
                                    unsigned int count) {
-  if (CUresult r = Enter("cuLibraryLoadData"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuLibraryLoadData"));
   if (library == nullptr || code == nullptr ||
       (jit_count != 0 && (jit_options == nullptr || jit_values == nullptr)) ||
       (count != 0 && (options == nullptr || values == nullptr))) {
@@ -26,7 +26,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
-  if (CUresult r = Enter("cuLibraryUnload"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuLibraryUnload"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (state.libraries.erase(library) == 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -38,7 +38,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library,
                                     const char* name) {
-  if (CUresult r = Enter("cuLibraryGetKernel"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuLibraryGetKernel"));
   if (kernel == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);

@@ -9,7 +9,7 @@ namespace {
 
 CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
               CUdevice device) {
-  if (CUresult r = Enter(entry); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter(entry));
   // How a thread waits, and the like: a model's threads all wait alike.
   if (made == nullptr || (flags & ~CU_CTX_FLAGS_MASK) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -37,7 +37,7 @@ CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
 CUresult FindPair(State& state, const char* call, CUcontext peer,
                   std::shared_ptr<Context>* current,
                   std::shared_ptr<Context>* other) {
-  if (CUresult r = CurrentContext(state, current); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, current));
   if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *other = FindContext(state, call, peer);
   return *other == nullptr || *other == *current ? CUDA_ERROR_INVALID_CONTEXT
@@ -75,7 +75,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* context,
 }
 
 CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
-  if (CUresult r = Enter("cuCtxDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxDestroy"));
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -94,17 +94,14 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
 }
 
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
-  if (CUresult r = Enter("cuCtxEnablePeerAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxEnablePeerAccess"));
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
   std::shared_ptr<Context> other;
-  if (CUresult r =
-          FindPair(state, "cuCtxEnablePeerAccess", peer, &context, &other);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(
+      FindPair(state, "cuCtxEnablePeerAccess", peer, &context, &other));
   if (context->device == other->device ||
       !state.config.ArePeers(state.visible[context->device],
                              state.visible[other->device])) {
@@ -116,16 +113,13 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 }
 
 CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
-  if (CUresult r = Enter("cuCtxDisablePeerAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuCtxDisablePeerAccess"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
   std::shared_ptr<Context> other;
-  if (CUresult r =
-          FindPair(state, "cuCtxDisablePeerAccess", peer, &context, &other);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(
+      FindPair(state, "cuCtxDisablePeerAccess", peer, &context, &other));
   return context->peers.erase(peer) == 1 ? CUDA_SUCCESS
                                          : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

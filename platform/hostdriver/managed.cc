@@ -8,11 +8,11 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, std::size_t size,
                                    unsigned int flags) {
-  if (CUresult r = Enter("cuMemAllocManaged"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemAllocManaged"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (address == nullptr || size == 0 ||
       (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;

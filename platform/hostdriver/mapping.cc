@@ -101,7 +101,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, std::size_t size,
                           std::size_t offset,
                           CUmemGenericAllocationHandle handle,
                           unsigned long long flags) {
-  if (CUresult r = Enter("cuMemMap"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemMap"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Memory> memory = FindMemory(state, "cuMemMap", handle);
@@ -123,7 +123,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, std::size_t size,
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, std::size_t size) {
-  if (CUresult r = Enter("cuMemUnmap"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemUnmap"));
   if (!IsGranular(address, size)) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -153,7 +153,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, std::size_t size) {
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t size,
                                 const CUmemAccessDesc* desc,
                                 std::size_t count) {
-  if (CUresult r = Enter("cuMemSetAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemSetAccess"));
   if (desc == nullptr || count == 0 || !IsGranular(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -169,10 +169,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t size,
   // All or nothing: check everything before anything changes.
   for (const MappingIterator mapping : found) {
     for (std::size_t i = 0; i < count; ++i) {
-      if (CUresult r = CheckAccess(state, mapping->second, desc[i]);
-          r != CUDA_SUCCESS) {
-        return r;
-      }
+      RETURN_IF_FAILED(CheckAccess(state, mapping->second, desc[i]));
     }
   }
   for (const MappingIterator mapping : found) {
@@ -196,7 +193,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t size,
 CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
                                 const CUmemLocation* location,
                                 CUdeviceptr address) {
-  if (CUresult r = Enter("cuMemGetAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemGetAccess"));
   if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);

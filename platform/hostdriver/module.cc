@@ -24,7 +24,7 @@ CUresult Load(CUmodule* module, const void* image) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!IsImage(image)) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(state.NewHandle());
@@ -96,7 +96,7 @@ void UnloadModulesOf(State& state, const Context& context) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
-  if (CUresult r = Enter("cuModuleLoad"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuModuleLoad"));
   if (module == nullptr || path == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -105,14 +105,14 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
 }
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
-  if (CUresult r = Enter("cuModuleLoadData"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuModuleLoadData"));
   return Load(module, image);
 }
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
                                     unsigned int count, CUjit_option* options,
                                     void** values) {
-  if (CUresult r = Enter("cuModuleLoadDataEx"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuModuleLoadDataEx"));
   if (count != 0 && (options == nullptr || values == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -121,7 +121,7 @@ CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule module) {
-  if (CUresult r = Enter("cuModuleUnload"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuModuleUnload"));
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -135,7 +135,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule module) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
                                      const char* name) {
-  if (CUresult r = Enter("cuModuleGetFunction"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuModuleGetFunction"));
   if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   State& state = GetState();

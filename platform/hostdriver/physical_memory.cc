@@ -186,9 +186,7 @@ using namespace vmm::hostdriver;
 CUresult CUDAAPI cuMemGetAllocationGranularity(
     std::size_t* granularity, const CUmemAllocationProp* prop,
     CUmemAllocationGranularity_flags option) {
-  if (CUresult r = Enter("cuMemGetAllocationGranularity"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemGetAllocationGranularity"));
   if (granularity == nullptr || prop == nullptr ||
       (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
@@ -201,7 +199,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
                              std::size_t size, const CUmemAllocationProp* prop,
                              unsigned long long flags) {
-  if (CUresult r = Enter("cuMemCreate"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemCreate"));
   if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 ||
       size % GranularityOf(GetState(), *prop) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -209,9 +207,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
   State& state = GetState();
   const Lock lock(state.mu);
   FabricPlace fabric;
-  if (CUresult r = CheckProperties(state, *prop, &fabric); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(CheckProperties(state, *prop, &fabric));
   std::shared_ptr<Memory> memory;
   bool rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
   if (rdma && (state.config.rdma == RdmaModel::kNone ||
@@ -223,11 +219,8 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
   if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     const MemoryLabel::Kind kind = fabric.key == 0 ? MemoryLabel::Kind::kDevice
                                                    : MemoryLabel::Kind::kFabric;
-    if (CUresult r = CreateOnDevice(state, prop->location.id, kind, rdma,
-                                    compression, size, &memory, fabric);
-        r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(CreateOnDevice(state, prop->location.id, kind, rdma,
+                                    compression, size, &memory, fabric));
   } else {
     memory = std::make_shared<Memory>();
     memory->size = size;
@@ -251,7 +244,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (CUresult r = Enter("cuMemRelease"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemRelease"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Memory> memory =
@@ -264,10 +257,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
     CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
-  if (CUresult r = Enter("cuMemGetAllocationPropertiesFromHandle");
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemGetAllocationPropertiesFromHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -288,9 +278,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
 CUresult CUDAAPI cuMemExportToShareableHandle(
     void* shareable, CUmemGenericAllocationHandle handle,
     CUmemAllocationHandleType type, unsigned long long flags) {
-  if (CUresult r = Enter("cuMemExportToShareableHandle"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemExportToShareableHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Memory> memory =
@@ -311,19 +299,14 @@ CUresult CUDAAPI cuMemExportToShareableHandle(
 CUresult CUDAAPI cuMemImportFromShareableHandle(
     CUmemGenericAllocationHandle* handle, void* os_handle,
     CUmemAllocationHandleType type) {
-  if (CUresult r = Enter("cuMemImportFromShareableHandle"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemImportFromShareableHandle"));
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto asked = static_cast<unsigned long long>(type);
   if (asked == kFabric) {
     State& state = GetState();
     const Lock lock(state.mu);
     std::shared_ptr<Memory> memory;
-    if (CUresult r = ImportFabric(state, os_handle, &memory);
-        r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(ImportFabric(state, os_handle, &memory));
     *handle = Register(state, memory);
     return CUDA_SUCCESS;
   }

@@ -167,7 +167,7 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuPointerGetAttribute(void* out, CUpointer_attribute attribute,
                                        CUdeviceptr address) {
-  if (CUresult r = Enter("cuPointerGetAttribute"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuPointerGetAttribute"));
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -179,7 +179,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* out, CUpointer_attribute attribute,
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count,
                                         CUpointer_attribute* attributes,
                                         void** out, CUdeviceptr address) {
-  if (CUresult r = Enter("cuPointerGetAttributes"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuPointerGetAttributes"));
   if (count == 0 || attributes == nullptr || out == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -206,11 +206,11 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count,
 
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size,
                                       CUdeviceptr address) {
-  if (CUresult r = Enter("cuMemGetAddressRange"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemGetAddressRange"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   Found found;
   if (!Find(state, address, &found)) return CUDA_ERROR_NOT_FOUND;
   // Measured: a mapping without access is not found either.
@@ -224,9 +224,7 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size,
 
 CUresult CUDAAPI
 cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* data) {
-  if (CUresult r = Enter("cuMemRetainAllocationHandle"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemRetainAllocationHandle"));
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);

@@ -72,12 +72,9 @@ CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
                   std::size_t size, std::shared_ptr<Pool> pool,
                   CUstream stream_id) {
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, call, stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, call, stream_id, &stream));
   if (stream->capture == nullptr) {
-    if (CUresult r = RefuseUnsafe(state); r != CUDA_SUCCESS) return r;
+    RETURN_IF_FAILED(RefuseUnsafe(state));
   }
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (size == 0) {  // Measured: no error.
@@ -126,11 +123,11 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* id,
                                  const CUmemPoolProps* props) {
-  if (CUresult r = Enter("cuMemPoolCreate"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolCreate"));
   if (id == nullptr || props == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (CUresult r = CheckProperties(state, *props); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckProperties(state, *props));
   const std::shared_ptr<Pool> pool = NewPool(state, props->location.id);
   pool->handle_types = static_cast<unsigned long long>(props->handleTypes);
   if (props->maxSize != 0) {
@@ -149,7 +146,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* id,
 }
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool id) {
-  if (CUresult r = Enter("cuMemPoolDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolDestroy"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolDestroy", id);
@@ -173,7 +170,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool id) {
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* address, std::size_t size,
                                  CUstream stream) {
-  if (CUresult r = Enter("cuMemAllocAsync"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemAllocAsync"));
   State& state = GetState();
   const Lock lock(state.mu);
   return Allocate(state, "cuMemAllocAsync", address, size, nullptr, stream);
@@ -181,9 +178,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* address, std::size_t size,
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t size,
                                          CUmemoryPool id, CUstream stream) {
-  if (CUresult r = Enter("cuMemAllocFromPoolAsync"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemAllocFromPoolAsync"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Pool> pool = FindPool(state, "cuMemAllocFromPoolAsync", id);
@@ -193,16 +188,13 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t size,
 }
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
-  if (CUresult r = Enter("cuMemFreeAsync"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemFreeAsync"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuMemFreeAsync", stream_id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuMemFreeAsync", stream_id, &stream));
   if (stream->capture == nullptr) {
-    if (CUresult r = RefuseUnsafe(state); r != CUDA_SUCCESS) return r;
+    RETURN_IF_FAILED(RefuseUnsafe(state));
   }
   if (address == 0) return CUDA_SUCCESS;  // Measured.
   const auto block = state.blocks.find(address);
@@ -223,9 +215,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
 }
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* id, CUdevice device) {
-  if (CUresult r = Enter("cuDeviceGetDefaultMemPool"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuDeviceGetDefaultMemPool"));
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -235,7 +225,7 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* id, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* id, CUdevice device) {
-  if (CUresult r = Enter("cuDeviceGetMemPool"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceGetMemPool"));
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -245,7 +235,7 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* id, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool id) {
-  if (CUresult r = Enter("cuDeviceSetMemPool"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuDeviceSetMemPool"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -72,7 +72,7 @@ using namespace vmm::hostdriver;
 CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool id,
                                        CUmemPool_attribute attribute,
                                        void* value) {
-  if (CUresult r = Enter("cuMemPoolGetAttribute"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolGetAttribute"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool =
@@ -91,7 +91,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool id,
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool id,
                                        CUmemPool_attribute attribute,
                                        void* value) {
-  if (CUresult r = Enter("cuMemPoolSetAttribute"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolSetAttribute"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool =
@@ -121,7 +121,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool id,
 }
 
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool id, std::size_t keep) {
-  if (CUresult r = Enter("cuMemPoolTrimTo"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolTrimTo"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolTrimTo", id);
@@ -133,7 +133,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool id, std::size_t keep) {
 CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool id,
                                     const CUmemAccessDesc* desc,
                                     std::size_t count) {
-  if (CUresult r = Enter("cuMemPoolSetAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolSetAccess"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolSetAccess", id);
@@ -142,9 +142,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool id,
   }
   // All or nothing: check everything before anything changes.
   for (std::size_t i = 0; i < count; ++i) {
-    if (CUresult r = CheckAccess(state, *pool, desc[i]); r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(CheckAccess(state, *pool, desc[i]));
   }
   for (std::size_t i = 0; i < count; ++i) {
     pool->access[desc[i].location.id] = desc[i].flags;
@@ -154,7 +152,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool id,
 
 CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool id,
                                     CUmemLocation* location) {
-  if (CUresult r = Enter("cuMemPoolGetAccess"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolGetAccess"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolGetAccess", id);

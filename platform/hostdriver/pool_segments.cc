@@ -204,10 +204,8 @@ CUresult TakeFromPool(State& state, const std::shared_ptr<Pool>& pool,
                       CUdeviceptr* address) {
   if (size > state.config.memory) return CUDA_ERROR_OUT_OF_MEMORY;
   Place place;
-  if (CUresult r = FindPlace(state, pool, RoundUp(size, kUnit), stream, &place);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(
+      FindPlace(state, pool, RoundUp(size, kUnit), stream, &place));
   *address = MakePooledBlock(state, *place.segment, place.offset, size);
   return CUDA_SUCCESS;
 }

@@ -56,10 +56,7 @@ using namespace vmm::hostdriver;
 CUresult CUDAAPI cuMemPoolExportToShareableHandle(
     void* shareable, CUmemoryPool id, CUmemAllocationHandleType type,
     unsigned long long flags) {
-  if (CUresult r = Enter("cuMemPoolExportToShareableHandle");
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemPoolExportToShareableHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool =
@@ -79,10 +76,7 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(
 CUresult CUDAAPI cuMemPoolImportFromShareableHandle(
     CUmemoryPool* id, void* handle, CUmemAllocationHandleType type,
     unsigned long long flags) {
-  if (CUresult r = Enter("cuMemPoolImportFromShareableHandle");
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuMemPoolImportFromShareableHandle"));
   if (id == nullptr || flags != 0 ||
       static_cast<unsigned long long>(type) != kNativeHandleType) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -127,7 +121,7 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(
 
 CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* data,
                                         CUdeviceptr address) {
-  if (CUresult r = Enter("cuMemPoolExportPointer"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolExportPointer"));
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -151,7 +145,7 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* data,
 
 CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool id,
                                         CUmemPoolPtrExportData* data) {
-  if (CUresult r = Enter("cuMemPoolImportPointer"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuMemPoolImportPointer"));
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool =

@@ -165,6 +165,14 @@ State& GetState();
 // (before cuInit, after fork in the child, during exit).
 CUresult Enter(const char* name);
 
+// A step that may fail, in one line: returns the result of `expression` from the
+// enclosing function unless it is CUDA_SUCCESS. `expression` is evaluated once.
+#define RETURN_IF_FAILED(expression)                               \
+  do {                                                             \
+    const CUresult vmmshare_failed_ = (expression);                \
+    if (vmmshare_failed_ != CUDA_SUCCESS) return vmmshare_failed_; \
+  } while (false)
+
 // Where the driver stands.
 enum class Phase { kNew, kReady, kForked, kExiting };
 Phase CurrentPhase();

@@ -197,9 +197,7 @@ CUresult RunAndWait(State& state, Lock& lock,
     state.progress.notify_all();
     return result;
   }
-  if (CUresult r = Submit(state, stream, std::move(work)); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Submit(state, stream, std::move(work)));
   return WaitForStream(state, lock, stream);
 }
 
@@ -229,9 +227,7 @@ CUresult WaitForContext(State& state, Lock& lock,
     all.push_back(context->default_stream);
   }
   for (const std::shared_ptr<Stream>& stream : all) {
-    if (CUresult r = WaitForStream(state, lock, stream); r != CUDA_SUCCESS) {
-      return r;
-    }
+    RETURN_IF_FAILED(WaitForStream(state, lock, stream));
   }
   return context->error;
 }
@@ -239,7 +235,7 @@ CUresult WaitForContext(State& state, Lock& lock,
 CUresult MakeStream(State& state, unsigned int flags, int priority,
                     CUstream* id) {
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (id == nullptr ||
       (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -276,14 +272,14 @@ void AbandonStreams(State& state, Context& context) {
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuStreamCreate(CUstream* id, unsigned int flags) {
-  if (CUresult r = Enter("cuStreamCreate"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamCreate"));
   State& state = GetState();
   const Lock lock(state.mu);
   return MakeStream(state, flags, /*priority=*/0, id);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream id) {
-  if (CUresult r = Enter("cuStreamDestroy"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamDestroy"));
   State& state = GetState();
   const Lock lock(state.mu);
   if (id == nullptr || id == CU_STREAM_LEGACY || id == CU_STREAM_PER_THREAD) {
@@ -301,45 +297,36 @@ CUresult CUDAAPI cuStreamDestroy(CUstream id) {
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream id) {
-  if (CUresult r = Enter("cuStreamQuery"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamQuery"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamQuery", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
-  if (CUresult r = RefuseIfCaptured(*stream); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(FindStream(state, "cuStreamQuery", id, &stream));
+  RETURN_IF_FAILED(RefuseIfCaptured(*stream));
   const bool idle = IsIdle(*stream) && (!stream->is_default ||
                                         Predecessors(state, *stream).empty());
   return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream id) {
-  if (CUresult r = Enter("cuStreamSynchronize"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamSynchronize"));
   State& state = GetState();
   Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamSynchronize", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
-  if (CUresult r = RefuseIfCaptured(*stream); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(FindStream(state, "cuStreamSynchronize", id, &stream));
+  RETURN_IF_FAILED(RefuseIfCaptured(*stream));
   const CUresult result = WaitForStream(state, lock, stream);
   ReleaseAtSynchronize(state);
   return result;
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream id, CUcontext* context) {
-  if (CUresult r = Enter("cuStreamGetCtx"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamGetCtx"));
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = LookUpStream(state, "cuStreamGetCtx", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetCtx", id, &stream));
   *context = stream->context->id;
   return CUDA_SUCCESS;
 }

@@ -17,13 +17,11 @@ constexpr int kGreatest = -5;
 using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  if (CUresult r = Enter("cuCtxGetStreamPriorityRange"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuCtxGetStreamPriorityRange"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (least != nullptr) *least = kLeast;
   if (greatest != nullptr) *greatest = kGreatest;
   return CUDA_SUCCESS;
@@ -31,9 +29,7 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* id, unsigned int flags,
                                             int priority) {
-  if (CUresult r = Enter("cuStreamCreateWithPriority"); r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(Enter("cuStreamCreateWithPriority"));
   State& state = GetState();
   const Lock lock(state.mu);
   // As cuda.h has it: one out of range becomes the next within.
@@ -41,7 +37,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* id, unsigned int flags,
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream id, int* priority) {
-  if (CUresult r = Enter("cuStreamGetPriority"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamGetPriority"));
   if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
@@ -53,7 +49,7 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream id, int* priority) {
 }
 
 CUresult CUDAAPI cuStreamGetFlags(CUstream id, unsigned int* flags) {
-  if (CUresult r = Enter("cuStreamGetFlags"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamGetFlags"));
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);

@@ -95,17 +95,14 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuStreamWriteValue64(CUstream id, CUdeviceptr address,
                                       cuuint64_t value, unsigned int flags) {
-  if (CUresult r = Enter("cuStreamWriteValue64"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamWriteValue64"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamWriteValue64", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuStreamWriteValue64", id, &stream));
   // Measured: CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is refused too.
   if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckWord(state, address));
   const int device = stream->context->device;
   return Submit(state, stream, [address, value, device](State& now, Lock&) {
     return StoreWord(now, device, address, value) ? CUDA_SUCCESS
@@ -115,19 +112,16 @@ CUresult CUDAAPI cuStreamWriteValue64(CUstream id, CUdeviceptr address,
 
 CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
                                      cuuint64_t value, unsigned int flags) {
-  if (CUresult r = Enter("cuStreamWaitValue64"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuStreamWaitValue64"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamWaitValue64", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuStreamWaitValue64", id, &stream));
   if ((flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0) {
     return CUDA_ERROR_NOT_SUPPORTED;  // Measured.
   }
   if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(CheckWord(state, address));
   return Submit(state, stream,
                 [address, value, flags, context = stream->context](State& now,
                                                                    Lock& held) {
@@ -138,14 +132,11 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream id, CUhostFn function, void* data) {
-  if (CUresult r = Enter("cuLaunchHostFunc"); r != CUDA_SUCCESS) return r;
+  RETURN_IF_FAILED(Enter("cuLaunchHostFunc"));
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuLaunchHostFunc", id, &stream);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
+  RETURN_IF_FAILED(FindStream(state, "cuLaunchHostFunc", id, &stream));
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return Submit(state, stream, [function, data](State&, Lock& held) {
     held.unlock();
