@@ -21,9 +21,7 @@ CUresult Ask(const char* entry, const void* out, CUdevice device,
   RETURN_IF_FAILED(Enter(entry));
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
-  if (device < 0 || device >= static_cast<int>(state.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   const DeviceFabric& found = state.config.fabric[state.visible[device]];
   if (found.state != DeviceFabric::kCompleted || found.status != 0 ||
       found.mig) {

@@ -30,10 +30,6 @@ int DeviceOf(const State& state, CUcontext id) {
   return -1;
 }
 
-bool IsDevice(const State& state, CUdevice device) {
-  return device >= 0 && device < static_cast<int>(state.visible.size());
-}
-
 }  // namespace
 
 std::shared_ptr<Context> FindContext(State& state, const char* call,
@@ -89,7 +85,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (state.config.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   }
@@ -111,7 +107,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   RETURN_IF_FAILED(Enter("cuDevicePrimaryCtxRelease"));
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   const auto found = state.primaries.find(device);
   if (found == state.primaries.end()) return CUDA_ERROR_INVALID_CONTEXT;
   const std::shared_ptr<Context> context = found->second;
@@ -125,7 +121,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device,
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *flags = 0;
   *active = state.primaries.count(device) != 0;
   return CUDA_SUCCESS;

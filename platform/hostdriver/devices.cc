@@ -96,17 +96,11 @@ void OnExit() {
   LeaveInstance();
 }
 
-CUresult CheckDevice(const State& state, CUdevice device) {
-  return device >= 0 && device < static_cast<int>(state.visible.size())
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_DEVICE;
-}
-
 CUresult GetUuid(const char* entry, CUuuid* uuid, CUdevice device) {
   RETURN_IF_FAILED(Enter(entry));
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
-  RETURN_IF_FAILED(CheckDevice(state, device));
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   const Uuid& value = state.config.uuids[state.visible[device]];
   std::memcpy(uuid->bytes, value.data(), value.size());
   return CUDA_SUCCESS;
@@ -167,7 +161,7 @@ CUresult CUDAAPI cuDeviceGetCount(int* count) {
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   RETURN_IF_FAILED(Enter("cuDeviceGet"));
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(CheckDevice(GetState(), ordinal));
+  if (!GetState().IsDevice(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
@@ -175,7 +169,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
   RETURN_IF_FAILED(Enter("cuDeviceGetName"));
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(CheckDevice(GetState(), device));
+  if (!GetState().IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(name, static_cast<std::size_t>(length),
                 "vmmshare host-memory device %d", GetState().visible[device]);
   return CUDA_SUCCESS;
@@ -195,7 +189,7 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
 CUresult CUDAAPI cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
   RETURN_IF_FAILED(Enter("cuDeviceTotalMem"));
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(CheckDevice(GetState(), device));
+  if (!GetState().IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *bytes = GetState().config.memory;
   return CUDA_SUCCESS;
 }
@@ -206,7 +200,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
   if (value == nullptr || attribute < 1 || attribute >= kAttributes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  RETURN_IF_FAILED(CheckDevice(GetState(), device));
+  if (!GetState().IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (DriverVersion() < CameWith(attribute)) return CUDA_ERROR_INVALID_VALUE;
   const Config& config = GetState().config;
   switch (static_cast<int>(attribute)) {
@@ -233,8 +227,8 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
   RETURN_IF_FAILED(Enter("cuDeviceCanAccessPeer"));
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
-  RETURN_IF_FAILED(CheckDevice(state, device));
-  RETURN_IF_FAILED(CheckDevice(state, peer));
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(peer)) return CUDA_ERROR_INVALID_DEVICE;
   *can = device != peer &&
          state.config.ArePeers(state.visible[device], state.visible[peer]);
   return CUDA_SUCCESS;
@@ -247,8 +241,8 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value,
   RETURN_IF_FAILED(Enter("cuDeviceGetP2PAttribute"));
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = GetState();
-  RETURN_IF_FAILED(CheckDevice(state, device));
-  RETURN_IF_FAILED(CheckDevice(state, peer));
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(peer)) return CUDA_ERROR_INVALID_DEVICE;
   // As cuda.h documents it.
   if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
   switch (static_cast<int>(attribute)) {

@@ -16,9 +16,7 @@ CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
   }
   State& state = GetState();
   const Lock lock(state.mu);
-  if (device < 0 || device >= static_cast<int>(state.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (state.config.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   }

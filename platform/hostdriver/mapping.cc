@@ -66,8 +66,7 @@ CUresult CheckAccess(const State& state, const Mapping& mapping,
                : CUDA_SUCCESS;
   }
   if (desc.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      desc.location.id < 0 ||
-      desc.location.id >= static_cast<int>(state.visible.size())) {
+      !state.IsDevice(desc.location.id)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int device = state.visible[desc.location.id];
@@ -205,8 +204,8 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
                                                           : 0;
     return CUDA_SUCCESS;
   }
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
-      location->id >= static_cast<int>(state.visible.size())) {
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      !state.IsDevice(location->id)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const auto mapping = MappingAt(state, address);

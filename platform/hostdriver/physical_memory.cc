@@ -29,10 +29,7 @@ CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop,
   }
   switch (static_cast<int>(prop.location.type)) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      if (prop.location.id < 0 ||
-          prop.location.id >= static_cast<int>(state.visible.size())) {
-        return CUDA_ERROR_INVALID_DEVICE;
-      }
+      if (!state.IsDevice(prop.location.id)) return CUDA_ERROR_INVALID_DEVICE;
       break;
     case CU_MEM_LOCATION_TYPE_HOST:
       if (types != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -83,17 +80,8 @@ void Locate(const State& state, Memory* memory) {
     return;
   }
   memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  memory->location.id = -2;  // Measured: a device hidden from this process.
-  for (std::size_t i = 0; i < state.config.uuids.size(); ++i) {
-    if (state.config.uuids[i] == memory->label.uuid) {
-      memory->physical = static_cast<int>(i);
-    }
-  }
-  for (std::size_t i = 0; i < state.visible.size(); ++i) {
-    if (state.visible[i] == memory->physical) {
-      memory->location.id = static_cast<int>(i);
-    }
-  }
+  memory->physical = state.PhysicalOf(memory->label.uuid);
+  memory->location.id = state.OrdinalOf(memory->physical);
 }
 
 }  // namespace

@@ -22,10 +22,6 @@ std::shared_ptr<Pool> NewPool(State& state, int ordinal) {
   return pool;
 }
 
-bool IsDevice(const State& state, CUdevice device) {
-  return device >= 0 && device < static_cast<int>(state.visible.size());
-}
-
 // What pools exist for; the codes for others are not measured.
 CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
   if (props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
@@ -39,7 +35,7 @@ CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return props.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                 IsDevice(state, props.location.id)
+                 state.IsDevice(props.location.id)
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;
 }
@@ -219,7 +215,7 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* id, CUdevice device) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *id = DefaultPool(state, device)->id;
   return CUDA_SUCCESS;
 }
@@ -229,7 +225,7 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* id, CUdevice device) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *id = CurrentPool(state, device)->id;
   return CUDA_SUCCESS;
 }
@@ -238,7 +234,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool id) {
   RETURN_IF_FAILED(Enter("cuDeviceSetMemPool"));
   State& state = GetState();
   const Lock lock(state.mu);
-  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   const std::shared_ptr<Pool> pool = FindPool(state, "cuDeviceSetMemPool", id);
   // Documented: the pool must be the device's own, and not imported.
   if (pool == nullptr || pool->device != device || pool->imported) {

@@ -47,10 +47,7 @@ CUresult CheckAccess(const State& state, const Pool& pool,
        desc.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (desc.location.id < 0 ||
-      desc.location.id >= static_cast<int>(state.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (!state.IsDevice(desc.location.id)) return CUDA_ERROR_INVALID_DEVICE;
   // The pool's own device always has access.
   if (desc.location.id == pool.device) {
     return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -160,10 +157,7 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool id,
       location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (location->id < 0 ||
-      location->id >= static_cast<int>(state.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (!state.IsDevice(location->id)) return CUDA_ERROR_INVALID_DEVICE;
   const auto found = pool->access.find(location->id);
   *flags = found == pool->access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
                                        : found->second;

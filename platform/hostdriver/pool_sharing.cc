@@ -101,15 +101,9 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(
   }
   pool->imported = true;
   pool->share_id = opened->label.id;
-  pool->device = -2;
-  for (std::size_t i = 0; i < state.config.uuids.size(); ++i) {
-    if (state.config.uuids[i] == opened->label.uuid) {
-      pool->physical = static_cast<int>(i);
-    }
-  }
-  for (std::size_t i = 0; i < state.visible.size(); ++i) {
-    if (state.visible[i] != pool->physical) continue;
-    pool->device = static_cast<int>(i);
+  pool->physical = state.PhysicalOf(opened->label.uuid);
+  pool->device = state.OrdinalOf(pool->physical);
+  if (pool->device >= 0) {
     // Documented: for its own device only, whatever the exporter has set.
     pool->access[pool->device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }

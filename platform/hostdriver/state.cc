@@ -1,5 +1,6 @@
 #include "platform/hostdriver/state.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -14,6 +15,19 @@ std::atomic<Phase> phase{Phase::kNew};
 thread_local bool in_host_function = false;
 
 }  // namespace
+
+int State::PhysicalOf(const Uuid& uuid) const {
+  const auto found = std::find(config.uuids.begin(), config.uuids.end(), uuid);
+  return found == config.uuids.end()
+             ? -1
+             : static_cast<int>(found - config.uuids.begin());
+}
+
+int State::OrdinalOf(int physical) const {
+  const auto found = std::find(visible.begin(), visible.end(), physical);
+  return found == visible.end() ? -2
+                                : static_cast<int>(found - visible.begin());
+}
 
 State& GetState() {
   static State& state = *new State;

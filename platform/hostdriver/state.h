@@ -149,6 +149,16 @@ struct State {
   std::uint64_t next_handle = 0x76000000'00001000;
   std::uint64_t next_buffer_id = 1;
 
+  // Whether the process sees a device with this ordinal.
+  bool IsDevice(int ordinal) const {
+    return ordinal >= 0 && ordinal < static_cast<int>(visible.size());
+  }
+  // The number of the instance's device with this UUID; -1 if it has none.
+  int PhysicalOf(const Uuid& uuid) const;
+  // The ordinal of the device with this number; -2, as measured, if it is hidden
+  // from this process or `physical` is none.
+  int OrdinalOf(int physical) const;
+
   std::uint64_t NewHandle() { return next_handle += 16; }
   // Whether this driver gave out `handle` at some time.
   bool WasIssued(std::uint64_t handle) const {
