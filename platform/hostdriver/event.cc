@@ -14,16 +14,6 @@ namespace {
 constexpr unsigned int kKnownFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
-// The live event `id`; null for a null one; stops on any other value.
-std::shared_ptr<Event> FindEvent(State& state, const char* call, CUevent id) {
-  if (id == nullptr) return nullptr;
-  const auto found = state.events.find(id);
-  if (found == state.events.end()) {
-    StopOnHandle(state, call, "event", reinterpret_cast<std::uint64_t>(id));
-  }
-  return found->second;
-}
-
 void WaitUntilReached(State& state, Lock& lock, const Event& event,
                       std::uint64_t target,
                       const std::function<bool()>& give_up) {
@@ -43,6 +33,12 @@ CUresult RefuseIfRecordedInCapture(const Event& event) {
 }
 
 }  // namespace
+
+std::shared_ptr<Event> FindEvent(const State& state, const char* call,
+                                 CUevent id) {
+  return id == nullptr ? nullptr
+                       : FindOrStop(state, call, "event", state.events, id);
+}
 
 bool Event::Reached(std::uint64_t target) const {
   if (slot->completed.load() >= target) return true;
@@ -74,9 +70,8 @@ CUresult CUDAAPI cuEventCreate(CUevent* id, unsigned int flags) {
   if (shared) {
     RETURN_IF_FAILED(TakeSlot(state, event.get()));
   }
-  event->id = reinterpret_cast<CUevent>(state.NewHandle());
-  *id = event->id;
-  state.events[event->id] = std::move(event);
+  *id = reinterpret_cast<CUevent>(state.NewHandle());
+  state.events[*id] = std::move(event);
   return CUDA_SUCCESS;
 }
 

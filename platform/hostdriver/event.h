@@ -21,7 +21,6 @@ struct Event {
   // event's maker destroyed it or died.
   bool Reached(std::uint64_t target) const;
 
-  CUevent id = nullptr;
   std::shared_ptr<Context> context;
   EventSlot local{};
   EventSlot* slot = &local;         // In `file`, for an interprocess event.
@@ -31,6 +30,11 @@ struct Event {
   bool is_maker = true;
   std::shared_ptr<Capture> capture;  // Where it was last recorded, if in one.
 };
+
+// The live event `id`; null for a null one; stops on any other value. REQUIRES:
+// the lock is held.
+std::shared_ptr<Event> FindEvent(const State& state, const char* call,
+                                 CUevent id);
 
 // Waits, with the lock let go of meanwhile, until `done()`. Looks again after
 // every change in this process and, for changes that other processes make to

@@ -81,14 +81,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
   State& state = GetState();
   const Lock lock(state.mu);
   if (handle == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = state.events.find(id);
-  if (found == state.events.end()) {
-    StopOnHandle(state, "cuIpcGetEventHandle", "event",
-                 reinterpret_cast<std::uint64_t>(id));
-  }
-  // StopOnHandle() does not return, which cppcheck does not see here.
-  // cppcheck-suppress derefInvalidIteratorRedundantCheck
-  const Event& event = *found->second;
+  const Event& event = *FindEvent(state, "cuIpcGetEventHandle", id);
   if (event.file == nullptr || !event.is_maker)
     return CUDA_ERROR_INVALID_HANDLE;
   const WireHandle wire{kMagic, event.file->id(), event.generation, event.index,
@@ -126,8 +119,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
   event->index = wire.slot;
   event->generation = wire.generation;
   event->is_maker = false;
-  event->id = reinterpret_cast<CUevent>(state.NewHandle());
-  *id = event->id;
-  state.events[event->id] = std::move(event);
+  *id = reinterpret_cast<CUevent>(state.NewHandle());
+  state.events[*id] = std::move(event);
   return CUDA_SUCCESS;
 }

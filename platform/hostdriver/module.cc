@@ -74,11 +74,7 @@ bool IsImage(const void* image) {
 CUresult LookUpFunction(State& state, const char* call, CUfunction id,
                         Function* function) {
   if (id == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const auto found = state.functions.find(id);
-  if (found == state.functions.end()) {
-    StopOnHandle(state, call, "function", reinterpret_cast<std::uint64_t>(id));
-  }
-  *function = *found->second;
+  *function = *FindOrStop(state, call, "function", state.functions, id);
   return CUDA_SUCCESS;
 }
 
@@ -125,10 +121,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule module) {
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (state.modules.count(module) == 0) {
-    StopOnHandle(state, "cuModuleUnload", "module",
-                 reinterpret_cast<std::uint64_t>(module));
-  }
+  FindOrStop(state, "cuModuleUnload", "module", state.modules, module);
   Unload(state, module);
   return CUDA_SUCCESS;
 }
@@ -140,11 +133,8 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   State& state = GetState();
   const Lock lock(state.mu);
-  const auto loaded = state.modules.find(module);
-  if (loaded == state.modules.end()) {
-    StopOnHandle(state, "cuModuleGetFunction", "module",
-                 reinterpret_cast<std::uint64_t>(module));
-  }
+  const std::shared_ptr<Context>& context =
+      FindOrStop(state, "cuModuleGetFunction", "module", state.modules, module);
   for (const auto& [id, known] : state.functions) {
     if (known->module != module || known->kernel->name != name) continue;
     *function = id;  // The same as the last time, as with NVIDIA's driver.
@@ -156,7 +146,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
     return CUDA_ERROR_NOT_FOUND;
   }
   *function = reinterpret_cast<CUfunction>(state.NewHandle());
-  state.functions[*function] = std::make_shared<Function>(
-      Function{module, loaded->second, std::move(kernel)});
+  state.functions[*function] =
+      std::make_shared<Function>(Function{module, context, std::move(kernel)});
   return CUDA_SUCCESS;
 }

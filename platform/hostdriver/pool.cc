@@ -90,12 +90,8 @@ CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
 
 std::shared_ptr<Pool> FindPool(State& state, const char* call,
                                CUmemoryPool id) {
-  if (id == nullptr) return nullptr;
-  const auto found = state.pools.find(id);
-  if (found == state.pools.end()) {
-    StopOnHandle(state, call, "pool", reinterpret_cast<std::uint64_t>(id));
-  }
-  return found->second;
+  return id == nullptr ? nullptr
+                       : FindOrStop(state, call, "pool", state.pools, id);
 }
 
 std::shared_ptr<Pool> DefaultPool(State& state, int ordinal) {

@@ -196,6 +196,17 @@ void SetInHostFunction(bool in_host_function);
 [[noreturn]] void StopOnHandle(const State& state, const char* call,
                                const char* what, std::uint64_t handle);
 
+// What `id` names in `live`; stops if that is nothing.
+template <typename Id, typename Thing>
+const Thing& FindOrStop(const State& state, const char* call, const char* what,
+                        const std::map<Id, Thing>& live, Id id) {
+  const auto found = live.find(id);
+  if (found == live.end()) {
+    StopOnHandle(state, call, what, reinterpret_cast<std::uint64_t>(id));
+  }
+  return found->second;
+}
+
 }  // namespace vmm::hostdriver
 
 #endif  // VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_

@@ -120,12 +120,8 @@ CUresult LookUpStream(State& state, const char* call, CUstream id,
     if (result == CUDA_SUCCESS) *stream = DefaultStream(context);
     return result;
   }
-  const auto found = state.streams.find(id);
-  if (found == state.streams.end()) {
-    StopOnHandle(state, call, "stream", reinterpret_cast<std::uint64_t>(id));
-  }
-  *stream = found->second;
-  return found->second->context->error;
+  *stream = FindOrStop(state, call, "stream", state.streams, id);
+  return (*stream)->context->error;
 }
 
 CUresult FindStream(State& state, const char* call, CUstream id,
@@ -241,12 +237,11 @@ CUresult MakeStream(State& state, unsigned int flags, int priority,
     return CUDA_ERROR_INVALID_VALUE;
   }
   auto stream = std::make_shared<Stream>();
-  stream->id = reinterpret_cast<CUstream>(state.NewHandle());
   stream->context = context;
   stream->priority = priority;
   stream->blocking = flags == CU_STREAM_DEFAULT;
-  *id = stream->id;
-  state.streams[stream->id] = std::move(stream);
+  *id = reinterpret_cast<CUstream>(state.NewHandle());
+  state.streams[*id] = std::move(stream);
   return CUDA_SUCCESS;
 }
 

@@ -28,7 +28,6 @@ struct Stream {
     bool always = false;  // Even when the context failed or ends.
   };
 
-  CUstream id = nullptr;
   std::shared_ptr<Context> context;
   int priority = 0;         // Of no effect.
   bool blocking = true;     // Orders itself with the NULL stream.
