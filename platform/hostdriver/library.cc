@@ -1,7 +1,4 @@
 // Libraries: modules of no context, whose kernels run in a stream's.
-#include <memory>
-#include <utility>
-
 #include "platform/hostdriver/module.h"
 
 using namespace vmm::hostdriver;
@@ -30,9 +27,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
   State& state = GetState();
   const Lock lock(state.mu);
   if (state.libraries.erase(library) == 0) return CUDA_ERROR_INVALID_HANDLE;
-  std::erase_if(state.functions, [library](const auto& entry) {
-    return entry.second->module == reinterpret_cast<CUmodule>(library);
-  });
+  ForgetFunctions(state, reinterpret_cast<CUmodule>(library));
   return CUDA_SUCCESS;
 }
 
@@ -45,20 +40,9 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library,
   const auto loaded = state.libraries.find(library);
   if (loaded == state.libraries.end()) return CUDA_ERROR_INVALID_HANDLE;
   if (!loaded->second) return CUDA_ERROR_INVALID_IMAGE;
-  const auto module = reinterpret_cast<CUmodule>(library);
-  for (const auto& [id, known] : state.functions) {
-    if (known->module != module || known->kernel->name != name) continue;
-    *kernel = reinterpret_cast<CUkernel>(id);
-    return CUDA_SUCCESS;
-  }
-  std::shared_ptr<const Kernel> found = FindKernel(name);
-  if (found == nullptr) {
-    TellHowToRegister(name);
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  const auto id = reinterpret_cast<CUfunction>(state.NewHandle());
-  state.functions[id] =
-      std::make_shared<Function>(Function{module, nullptr, std::move(found)});
-  *kernel = reinterpret_cast<CUkernel>(id);
+  CUfunction function = nullptr;
+  RETURN_IF_FAILED(GetFunction(state, reinterpret_cast<CUmodule>(library),
+                               nullptr, name, &function));
+  *kernel = reinterpret_cast<CUkernel>(function);
   return CUDA_SUCCESS;
 }

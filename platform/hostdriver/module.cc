@@ -50,13 +50,6 @@ void EmptyLogs(unsigned int count, const CUjit_option* options, void** values) {
   }
 }
 
-void Unload(State& state, CUmodule module) {
-  std::erase_if(state.functions, [module](const auto& entry) {
-    return entry.second->module == module;
-  });
-  state.modules.erase(module);
-}
-
 }  // namespace
 
 // Text, which is PTX, ends with a null byte and has a directive ".version".
@@ -78,13 +71,38 @@ CUresult LookUpFunction(State& state, const char* call, CUfunction id,
   return CUDA_SUCCESS;
 }
 
-void UnloadModulesOf(State& state, const Context& context) {
-  for (auto at = state.modules.begin(); at != state.modules.end();) {
-    const CUmodule module = at->first;
-    const bool of_it = at->second.get() == &context;
-    ++at;
-    if (of_it) Unload(state, module);
+CUresult GetFunction(State& state, CUmodule module,
+                     const std::shared_ptr<Context>& context, const char* name,
+                     CUfunction* function) {
+  for (const auto& [id, known] : state.functions) {
+    if (known->module != module || known->kernel->name != name) continue;
+    *function = id;
+    return CUDA_SUCCESS;
   }
+  std::shared_ptr<const Kernel> kernel = FindKernel(name);
+  if (kernel == nullptr) {
+    TellHowToRegister(name);
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  *function = reinterpret_cast<CUfunction>(state.NewHandle());
+  state.functions[*function] =
+      std::make_shared<Function>(Function{module, context, std::move(kernel)});
+  return CUDA_SUCCESS;
+}
+
+void ForgetFunctions(State& state, CUmodule module) {
+  std::erase_if(state.functions, [module](const auto& entry) {
+    return entry.second->module == module;
+  });
+}
+
+void UnloadModulesOf(State& state, const Context& context) {
+  for (const auto& [module, its] : state.modules) {
+    if (its.get() == &context) ForgetFunctions(state, module);
+  }
+  std::erase_if(state.modules, [&context](const auto& entry) {
+    return entry.second.get() == &context;
+  });
 }
 
 }  // namespace vmm::hostdriver
@@ -122,7 +140,8 @@ CUresult CUDAAPI cuModuleUnload(CUmodule module) {
   State& state = GetState();
   const Lock lock(state.mu);
   FindOrStop(state, "cuModuleUnload", "module", state.modules, module);
-  Unload(state, module);
+  ForgetFunctions(state, module);
+  state.modules.erase(module);
   return CUDA_SUCCESS;
 }
 
@@ -135,18 +154,5 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
   const Lock lock(state.mu);
   const std::shared_ptr<Context>& context =
       FindOrStop(state, "cuModuleGetFunction", "module", state.modules, module);
-  for (const auto& [id, known] : state.functions) {
-    if (known->module != module || known->kernel->name != name) continue;
-    *function = id;  // The same as the last time, as with NVIDIA's driver.
-    return CUDA_SUCCESS;
-  }
-  std::shared_ptr<const Kernel> kernel = FindKernel(name);
-  if (kernel == nullptr) {
-    TellHowToRegister(name);
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  *function = reinterpret_cast<CUfunction>(state.NewHandle());
-  state.functions[*function] =
-      std::make_shared<Function>(Function{module, context, std::move(kernel)});
-  return CUDA_SUCCESS;
+  return GetFunction(state, module, context, name, function);
 }

@@ -25,6 +25,15 @@ bool IsImage(const void* image);
 CUresult LookUpFunction(State& state, const char* call, CUfunction id,
                         Function* function);
 
+// The function called `name` of `module`, a module or a library: the same one each
+// time, as with NVIDIA's driver. Its launches are in `context` alone, if that is not
+// null. NOT_FOUND, and says how to register it, where there is none.
+CUresult GetFunction(State& state, CUmodule module,
+                     const std::shared_ptr<Context>& context, const char* name,
+                     CUfunction* function);
+// Forgets the functions of `module`, which ends.
+void ForgetFunctions(State& state, CUmodule module);
+
 // Unloads the modules of a context that ends.
 void UnloadModulesOf(State& state, const Context& context);
 
