@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 
 #include "platform/hostdriver/cuda_api.h"
@@ -58,32 +57,38 @@ Uuid MakeUuid(const std::string& machine, int device) {
   return uuid;
 }
 
-void ReadRdma(Config* config) {
-  constexpr std::pair<std::string_view, RdmaModel> kModels[] = {
-      {"works", RdmaModel::kWorks},
-      {"none", RdmaModel::kNone},
-      {"refused", RdmaModel::kRefused},
-      {"no-access", RdmaModel::kNoAccess},
-      {"forgotten", RdmaModel::kForgotten}};
-  if (const char* value = Value("VMMSHARE_HOST_RDMA")) {
-    const auto* const model =
-        std::find_if(std::begin(kModels), std::end(kModels),
-                     [value](const auto& one) { return one.first == value; });
-    if (model == std::end(kModels)) {
-      BadValue("VMMSHARE_HOST_RDMA", value,
-               "works, none, refused, no-access or forgotten");
-    }
-    config->rdma = model->second;
+// The number from 0 to `most` that `name` has; `otherwise` where it is unset.
+int ReadNumber(const char* name, int most, int otherwise,
+               const char* expected) {
+  const char* const value = Value(name);
+  if (value == nullptr) return otherwise;
+  const auto number = ParseNumber<int>(value);
+  if (!number || *number < 0 || *number > most) BadValue(name, value, expected);
+  return *number;
+}
+
+bool ReadFlag(const char* name, bool otherwise) {
+  return ReadNumber(name, 1, otherwise ? 1 : 0, "0 or 1") == 1;
+}
+
+// What the word that `name` has stands for; `otherwise` where it is unset.
+template <typename T>
+T ReadWord(const char* name, const std::map<std::string_view, T>& words,
+           T otherwise, const char* expected) {
+  const char* const value = Value(name);
+  if (value == nullptr) return otherwise;
+  const auto word = words.find(value);
+  if (word == words.end()) BadValue(name, value, expected);
+  return word->second;
+}
+
+// The name of an instance, or of a node, that `name` has; null where it is unset.
+const char* ReadName(const char* name) {
+  const char* const value = Value(name);
+  if (value != nullptr && !IsInstanceName(value)) {
+    BadValue(name, value, "1 to 32 letters, digits, '-' and '_'");
   }
-  config->dma_buf =
-      kNativeHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  if (const char* value = Value("VMMSHARE_HOST_DMA_BUF")) {
-    const auto number = ParseNumber<int>(value);
-    if (!number || *number < 0 || *number > 1) {
-      BadValue("VMMSHARE_HOST_DMA_BUF", value, "0 or 1");
-    }
-    config->dma_buf = config->dma_buf && *number == 1;
-  }
+  return value;
 }
 
 void ReadPeers(Config* config) {
@@ -110,11 +115,7 @@ void ReadPeers(Config* config) {
 // containers of it with networks of their own can share descriptors.
 void ReadNode(Config* config) {
   std::string node;
-  if (const char* value = Value("VMMSHARE_HOST_NODE")) {
-    if (!IsInstanceName(value)) {
-      BadValue("VMMSHARE_HOST_NODE", value,
-               "1 to 32 letters, digits, '-' and '_'");
-    }
+  if (const char* value = ReadName("VMMSHARE_HOST_NODE")) {
     node = value;
   } else if (config->fabric_root) {
     node = NetworkNamespace();
@@ -146,20 +147,11 @@ std::string UuidText(const Uuid& uuid) {
 
 Config ReadConfig() {
   Config config;
-  if (const char* value = Value("VMMSHARE_HOST_INSTANCE")) {
-    if (!IsInstanceName(value)) {
-      BadValue("VMMSHARE_HOST_INSTANCE", value,
-               "1 to 32 letters, digits, '-' and '_'");
-    }
+  if (const char* value = ReadName("VMMSHARE_HOST_INSTANCE")) {
     config.machine = value;
   }
-  if (const char* value = Value("VMMSHARE_HOST_DEVICES")) {
-    const auto number = ParseNumber<int>(value);
-    if (!number || *number < 0 || *number > kMaxDevices) {
-      BadValue("VMMSHARE_HOST_DEVICES", value, "a number from 0 to 64");
-    }
-    config.devices = *number;
-  }
+  config.devices = ReadNumber("VMMSHARE_HOST_DEVICES", kMaxDevices,
+                              config.devices, "a number from 0 to 64");
   if (const char* value = Value("VMMSHARE_HOST_MEMORY")) {
     const auto bytes = ParseBytes(value);
     if (!bytes) {
@@ -167,44 +159,31 @@ Config ReadConfig() {
     }
     config.memory = *bytes;
   }
-  if (const char* value = Value("VMMSHARE_HOST_DELAY")) {
-    const auto number = ParseNumber<int>(value);
-    if (!number || *number < 0 || *number > 1'000'000) {
-      BadValue("VMMSHARE_HOST_DELAY", value, "microseconds, from 0 to 1000000");
-    }
-    config.delay = std::chrono::microseconds(*number);
-  }
-  if (const char* value = Value("VMMSHARE_HOST_MPS")) {
-    const auto number = ParseNumber<int>(value);
-    if (!number || *number < 0 || *number > 1) {
-      BadValue("VMMSHARE_HOST_MPS", value, "0 or 1");
-    }
-    config.mps = *number == 1;
-  }
-  if (const char* value = Value("VMMSHARE_HOST_COMPUTE_MODE")) {
-    const std::map<std::string_view, int> modes = {
-        {"default", CU_COMPUTEMODE_DEFAULT},
-        {"exclusive-process", CU_COMPUTEMODE_EXCLUSIVE_PROCESS},
-        {"prohibited", CU_COMPUTEMODE_PROHIBITED}};
-    const auto mode = modes.find(value);
-    if (mode == modes.end()) {
-      BadValue("VMMSHARE_HOST_COMPUTE_MODE", value,
-               "default, exclusive-process or prohibited");
-    }
-    config.compute_mode = mode->second;
-  }
-  if (const char* value = Value("VMMSHARE_HOST_CONFIDENTIAL")) {
-    const auto number = ParseNumber<int>(value);
-    if (!number || *number < 0 || *number > 1) {
-      BadValue("VMMSHARE_HOST_CONFIDENTIAL", value, "0 or 1");
-    }
-    config.confidential = *number == 1;
-    if (config.confidential) config.all_peers = false;
-  }
+  config.delay = std::chrono::microseconds(ReadNumber(
+      "VMMSHARE_HOST_DELAY", 1'000'000, 0, "microseconds, from 0 to 1000000"));
+  config.mps = ReadFlag("VMMSHARE_HOST_MPS", false);
+  config.compute_mode = ReadWord<int>(
+      "VMMSHARE_HOST_COMPUTE_MODE",
+      {{"default", CU_COMPUTEMODE_DEFAULT},
+       {"exclusive-process", CU_COMPUTEMODE_EXCLUSIVE_PROCESS},
+       {"prohibited", CU_COMPUTEMODE_PROHIBITED}},
+      CU_COMPUTEMODE_DEFAULT, "default, exclusive-process or prohibited");
+  config.confidential = ReadFlag("VMMSHARE_HOST_CONFIDENTIAL", false);
+  if (config.confidential) config.all_peers = false;
   if (const char* value = Value("VMMSHARE_HOST_KERNELS")) {
     config.kernels = value;
   }
-  ReadRdma(&config);
+  config.rdma = ReadWord<RdmaModel>(
+      "VMMSHARE_HOST_RDMA",
+      {{"works", RdmaModel::kWorks},
+       {"none", RdmaModel::kNone},
+       {"refused", RdmaModel::kRefused},
+       {"no-access", RdmaModel::kNoAccess},
+       {"forgotten", RdmaModel::kForgotten}},
+      RdmaModel::kWorks, "works, none, refused, no-access or forgotten");
+  config.dma_buf =
+      ReadFlag("VMMSHARE_HOST_DMA_BUF", true) &&
+      kNativeHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   ReadPeers(&config);
   ReadFabric(&config);
   ReadNode(&config);
