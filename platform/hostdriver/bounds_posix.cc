@@ -1,6 +1,5 @@
 #include "platform/hostdriver/bounds_posix.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "platform/hostdriver/folders_posix.h"
 #include "platform/hostdriver/memory_os.h"
 #include "platform/hostdriver/own_descriptors_posix.h"
 
@@ -23,8 +23,6 @@ constexpr off_t kMutex = 0;  // Held while bounds are looked at.
 constexpr off_t kUsers = 1;  // Held, shared, by each process while it lives.
 
 constexpr std::chrono::microseconds kLongestPause{1000};
-
-constexpr char kFolder[] = "/dev/shm";
 
 // The file of this process's instance; -1 before cuInit, or without /dev/shm.
 int bounds_fd = -1;
@@ -82,38 +80,23 @@ bool OpenAsUser(const std::string& path, int* opened) {
   }
 }
 
-// Removes the file at `path` in `folder` if no process uses it.
-void RemoveIfUnused(int folder, const char* path, int fd) {
-  if (LockByte(fd, kUsers, F_WRLCK)) unlinkat(folder, path, 0);
-}
+// Whether no other process uses the file; from then on none does.
+bool LockAlone(int fd) { return LockByte(fd, kUsers, F_WRLCK); }
 
 }  // namespace
 
 bool JoinInstance(const std::string& instance) {
   const std::string prefix = Prefix();
-  BoundsPath() = std::string(kFolder) + "/" + prefix + instance;
+  BoundsPath() = std::string(kSharedFolder) + "/" + prefix + instance;
   if (!OpenAsUser(BoundsPath(), &bounds_fd)) return false;
   if (bounds_fd >= 0) NoteOwn(bounds_fd);
-  // Those of processes that were killed.
-  DIR* dir = opendir(kFolder);
-  if (dir == nullptr) return true;
-  while (const dirent* entry = readdir(dir)) {
-    if (std::string(entry->d_name).compare(0, prefix.size(), prefix) != 0) {
-      continue;
-    }
-    const int fd =
-        openat(dirfd(dir), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) continue;
-    RemoveIfUnused(dirfd(dir), entry->d_name, fd);
-    close(fd);
-  }
-  closedir(dir);
+  RemoveLeftBehind(prefix, &LockAlone);
   return true;
 }
 
 void LeaveInstance() {
   if (bounds_fd < 0) return;
-  RemoveIfUnused(AT_FDCWD, BoundsPath().c_str(), bounds_fd);
+  if (LockAlone(bounds_fd)) unlink(BoundsPath().c_str());
   CloseOwn(bounds_fd);
   bounds_fd = -1;
 }

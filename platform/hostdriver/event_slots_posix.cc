@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -12,13 +11,13 @@
 
 #include "platform/hostdriver/event_slots.h"
 #include "platform/hostdriver/file_size_posix.h"
+#include "platform/hostdriver/folders_posix.h"
 #include "platform/hostdriver/memory_os.h"
 #include "platform/hostdriver/own_descriptors_posix.h"
 
 namespace vmm::hostdriver {
 namespace {
 
-constexpr char kFolder[] = "/dev/shm";
 constexpr std::size_t kBytes = EventFile::kSlots * sizeof(EventSlot);
 
 std::string Prefix() {
@@ -28,7 +27,7 @@ std::string Prefix() {
 std::string PathOf(const std::string& instance, std::uint64_t id) {
   char digits[20];
   std::snprintf(digits, sizeof(digits), "%016" PRIx64, id);
-  return std::string(kFolder) + "/" + Prefix() + instance + "." + digits;
+  return std::string(kSharedFolder) + "/" + Prefix() + instance + "." + digits;
 }
 
 EventSlot* MapSlots(int fd) {
@@ -47,7 +46,7 @@ std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
   if (getrandom(&id, sizeof(id), 0) != sizeof(id)) return nullptr;
   std::string path = PathOf(instance, id);
   // Without a name until it is locked: nobody can take it for a dead one's.
-  const int fd = open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  const int fd = open(kSharedFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) return nullptr;
   const std::string self = "/proc/self/fd/" + std::to_string(fd);
   EventSlot* slots = nullptr;
@@ -99,22 +98,8 @@ bool EventFile::MakerLives() const {
 }
 
 void RemoveDeadEventFiles() {
-  const std::string prefix = Prefix();
-  DIR* dir = opendir(kFolder);
-  if (dir == nullptr) return;
-  while (const dirent* entry = readdir(dir)) {
-    if (std::string(entry->d_name).compare(0, prefix.size(), prefix) != 0) {
-      continue;
-    }
-    const int fd =
-        openat(dirfd(dir), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    close(fd);
-  }
-  closedir(dir);
+  RemoveLeftBehind(Prefix(),
+                   [](int fd) { return flock(fd, LOCK_EX | LOCK_NB) == 0; });
 }
 
 }  // namespace vmm::hostdriver

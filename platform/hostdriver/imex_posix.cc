@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -6,12 +5,12 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
 #include "platform/hostdriver/environment.h"
+#include "platform/hostdriver/folders_posix.h"
 #include "platform/hostdriver/imex_os.h"
 
 namespace vmm::hostdriver {
@@ -20,14 +19,6 @@ namespace {
 constexpr char kFolder[] = "/dev/nvidia-caps-imex-channels";
 constexpr std::string_view kClass = "nvidia-caps-imex-channels";
 constexpr std::string_view kDaemon = "nvidia-imex";
-
-void ForEachIn(const std::string& folder,
-               const std::function<void(const std::string& name)>& visit) {
-  DIR* dir = opendir(folder.c_str());
-  if (dir == nullptr) return;
-  while (const dirent* entry = readdir(dir)) visit(entry->d_name);
-  closedir(dir);
-}
 
 // The major number of channel nodes, if the loaded driver registered one.
 std::optional<unsigned> ChannelMajor(const std::string& root) {
@@ -75,8 +66,8 @@ std::vector<std::uint32_t> OpenableChannels(const std::string& root) {
 
 bool ImexDaemonRuns(const std::string& root) {
   bool runs = false;
-  ForEachIn(root + "/proc", [&](const std::string& name) {
-    if (runs || name[0] < '0' || name[0] > '9') return;
+  ForEachNumberIn(root + "/proc", [&](const std::string& name) {
+    if (runs) return;
     std::ifstream file(root + "/proc/" + name + "/comm");
     std::string command;
     runs = std::getline(file, command) && command == kDaemon;

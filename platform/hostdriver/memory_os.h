@@ -2,11 +2,11 @@
 // space, a count of what other processes hold, and notice of fork and exit.
 //
 // The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
-// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc and
-// own_descriptors_posix.cc, and the same for Windows (sections and names), but
-// for bounds and what a fork is about. Sizes are bytes
-// and multiples of kGranularity. Functions that can fail answer
-// false, null or nullopt.
+// bounds_posix.cc, folders_posix.cc, usage_posix.cc, process_posix.cc,
+// event_slots_posix.cc and own_descriptors_posix.cc, and the same for Windows
+// (sections and names), but for bounds, folders and what a fork is about. Sizes
+// are bytes and multiples of kGranularity. Functions that can fail answer false,
+// null or nullopt.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 

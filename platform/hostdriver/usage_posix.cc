@@ -1,16 +1,15 @@
 // Counts what processes hold, from /proc: the kernel's own record, so a killed
 // process's memory is back at once and nothing can leak a count.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <functional>
 #include <map>
 #include <string_view>
 
 #include "platform/hostdriver/bounds_posix.h"
+#include "platform/hostdriver/folders_posix.h"
 #include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
@@ -18,18 +17,6 @@ namespace {
 
 // By inode: several descriptors and mappings of one object count once.
 using Held = std::map<std::uint64_t, std::uint64_t>;
-
-void ForEachNumberIn(const std::string& folder,
-                     const std::function<void(const char*)>& visit) {
-  DIR* dir = opendir(folder.c_str());
-  if (dir == nullptr) return;
-  while (const dirent* entry = readdir(dir)) {
-    if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9') {
-      visit(entry->d_name);
-    }
-  }
-  closedir(dir);
-}
 
 void AddDescriptors(const std::string& process, const std::string& label,
                     Held* held) {
