@@ -37,6 +37,13 @@ bool TakeHex(std::string_view* text, std::size_t digits, Number* value) {
   return true;
 }
 
+// An instance, or an instance and a node of it: "default@node1".
+bool IsMachineName(std::string_view text) {
+  const std::size_t at = text.find('@');
+  return IsInstanceName(text.substr(0, at)) &&
+         (at == std::string_view::npos || IsInstanceName(text.substr(at + 1)));
+}
+
 bool TakeUuid(std::string_view* text, Uuid* uuid) {
   for (std::uint8_t& byte : *uuid) {
     if (!TakeHex(text, 2, &byte)) return false;
@@ -55,12 +62,17 @@ std::string UuidHex(const Uuid& uuid) {
   return text;
 }
 
-std::string LabelText(const MemoryLabel& label) {
+std::string LabelPrefix(std::string_view instance, const Uuid& uuid) {
   std::string text(kMagic);
-  text += label.instance;
+  text += instance;
   text += '.';
-  text += UuidHex(label.uuid);
+  text += UuidHex(uuid);
   text += '.';
+  return text;
+}
+
+std::string LabelText(const MemoryLabel& label) {
+  std::string text = LabelPrefix(label.instance, label.uuid);
   text += static_cast<char>(label.kind);
   text += label.rdma ? '1' : '0';
   text += kHexDigits[label.compression & 15];
@@ -115,12 +127,6 @@ bool IsInstanceName(std::string_view text) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                   (c >= '0' && c <= '9') || c == '-' || c == '_';
          });
-}
-
-bool IsMachineName(std::string_view text) {
-  const std::size_t at = text.find('@');
-  return IsInstanceName(text.substr(0, at)) &&
-         (at == std::string_view::npos || IsInstanceName(text.substr(at + 1)));
 }
 
 std::string_view InstanceOf(std::string_view machine) {

@@ -57,6 +57,9 @@ struct MemoryLabel {
   }
 };
 
+// "vmmhost1.<instance>.<uuid>.": how the labels of a device's memory begin. The
+// kind follows.
+std::string LabelPrefix(std::string_view instance, const Uuid& uuid);
 // "vmmhost1.<machine>.<uuid>.<kind><rdma><compression>", and "<id>" if any, and
 // "<key><cluster><clique><channel>" for kFabric.
 std::string LabelText(const MemoryLabel& label);
@@ -64,8 +67,6 @@ std::string LabelText(const MemoryLabel& label);
 std::optional<MemoryLabel> ParseLabel(std::string_view text);
 // Whether `text` may name an instance, or a node: 1 to 32 of [A-Za-z0-9_-].
 bool IsInstanceName(std::string_view text);
-// An instance, or an instance and a node of it: "default@node1".
-bool IsMachineName(std::string_view text);
 // The instance of which `machine` is a node.
 std::string_view InstanceOf(std::string_view machine);
 

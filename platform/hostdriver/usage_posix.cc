@@ -78,8 +78,7 @@ void AddMappings(const std::string& process, const std::string& label,
 }  // namespace
 
 std::uint64_t BytesHeld(const std::string& instance, const Uuid& uuid) {
-  // Device and block memory differ in what follows this common part only.
-  const std::string label = "vmmhost1." + instance + "." + UuidHex(uuid) + ".";
+  const std::string label = LabelPrefix(instance, uuid);
   Held held;
   ForEachNumberIn("/proc", [&](const char* pid) {
     const std::string process = std::string("/proc/") + pid;

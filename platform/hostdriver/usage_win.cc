@@ -81,8 +81,7 @@ class Bounds {
 
 std::uint64_t CountHeld(const InstanceLock& lock, const std::string& instance,
                         const Uuid& uuid) {
-  // Device and block memory differ in what follows this common part only.
-  const std::string label = "vmmhost1." + instance + "." + UuidHex(uuid) + ".";
+  const std::string label = LabelPrefix(instance, uuid);
   std::uint64_t sum = 0;
   for (const std::string& name : SectionsIn(lock.folder())) {
     if (name.substr(0, label.size()) != label ||
