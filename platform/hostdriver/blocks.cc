@@ -84,7 +84,7 @@ CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
   if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
   Block block;
   block.size = size;
-  block.reserved = (size + kPage - 1) / kPage * kPage;
+  block.reserved = RoundUp(size, kPage);
   block.on_host = true;
   block.is_managed = managed_on >= 0;
   block.context = context;
@@ -148,7 +148,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t size) {
   if (size > state.config.memory) return CUDA_ERROR_OUT_OF_MEMORY;
   Block block;
   block.size = size;
-  block.reserved = (size + kGranularity - 1) / kGranularity * kGranularity;
+  block.reserved = RoundUp(size, kGranularity);
   block.context = context;
   RETURN_IF_FAILED(CreateOnDevice(state, context->device,
                                   MemoryLabel::Kind::kBlock, false, 0,

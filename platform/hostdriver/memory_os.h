@@ -23,6 +23,11 @@ namespace vmm::hostdriver {
 
 inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
+// The least multiple of `unit` that is not less than `size`. REQUIRES: there is one.
+constexpr std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 // A descriptor or HANDLE of a memory object; -1 is none.
 using OsMemory = std::intptr_t;
 

@@ -211,7 +211,7 @@ std::uint64_t ReserveAddresses(std::size_t size, std::size_t alignment,
   const std::size_t span = size + alignment;
   const std::uint64_t start = MapNothing(0, span);
   if (start == 0) return 0;
-  const std::uint64_t address = (start + alignment - 1) / alignment * alignment;
+  const std::uint64_t address = RoundUp(start, alignment);
   if (address > start) FreeAddresses(start, address - start);
   const std::uint64_t end = start + span;
   if (end > address + size) FreeAddresses(address + size, end - address - size);

@@ -203,13 +203,10 @@ std::uint64_t ReserveAddresses(std::size_t size, std::size_t alignment,
     all.ends[hint] = hint + size;
     return hint;
   }
-  const auto align = [alignment](std::uint64_t address) {
-    return (address + alignment - 1) / alignment * alignment;
-  };
-  std::uint64_t begin = align(kWindowBegin);
+  std::uint64_t begin = RoundUp(kWindowBegin, alignment);
   for (auto next = all.ends.begin(); !all.IsFree(begin, size); ++next) {
     if (next == all.ends.end()) return 0;
-    begin = align(next->second);
+    begin = RoundUp(next->second, alignment);
   }
   all.ends[begin] = begin + size;
   return begin;

@@ -124,8 +124,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* id,
   pool->handle_types = static_cast<unsigned long long>(props->handleTypes);
   if (props->maxSize != 0) {
     constexpr std::size_t kMost = SIZE_MAX - kGranularity;
-    pool->max_size = (std::min(props->maxSize, kMost) + kGranularity - 1) /
-                     kGranularity * kGranularity;
+    pool->max_size = RoundUp(std::min(props->maxSize, kMost), kGranularity);
   }
   if (pool->handle_types != 0) {
     if (CUresult r = MakeToken(state, pool.get()); r != CUDA_SUCCESS) {

@@ -15,10 +15,6 @@ constexpr std::size_t kUnit = 512;
 // What a pool takes at once if it can.
 constexpr std::size_t kSegment = std::size_t{32} << 20;
 
-std::size_t RoundUp(std::size_t size, std::size_t unit) {
-  return (size + unit - 1) / unit * unit;
-}
-
 // Addresses that pools had, to tell a block freed twice from a stray pointer.
 // Forgets the lowest when it is full.
 std::map<CUdeviceptr, std::size_t>& Retired() {
