@@ -16,17 +16,25 @@ auto LastAtOrBefore(Map& map, CUdeviceptr address) {
   return next == map.begin() ? map.end() : std::prev(next);
 }
 
-using AccessByDevice = std::map<int, CUmemAccess_flags>;
-
+// REQUIRES: `needed` is not nothing.
 bool Allows(const AccessByDevice& access, int ordinal,
             CUmemAccess_flags needed) {
-  const auto found = access.find(ordinal);
-  return found != access.end() &&
-         (static_cast<unsigned>(found->second) &
+  return (static_cast<unsigned>(AccessFor(access, ordinal)) &
           static_cast<unsigned>(needed)) == static_cast<unsigned>(needed);
 }
 
 }  // namespace
+
+bool IsAccess(CUmemAccess_flags flags) {
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
+         flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+         flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+CUmemAccess_flags AccessFor(const AccessByDevice& access, int ordinal) {
+  const auto found = access.find(ordinal);
+  return found == access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : found->second;
+}
 
 std::map<CUdeviceptr, Mapping>::iterator MappingAt(State& state,
                                                    CUdeviceptr address) {
@@ -70,33 +78,30 @@ CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
     Memory* memory = nullptr;
     std::size_t offset = 0;  // In the memory.
     std::size_t end = 0;
+    const AccessByDevice* access = nullptr;  // Null: each device has it.
     if (const auto mapping = MappingAt(state, address);
         mapping != state.mappings.end()) {
-      if (!Allows(mapping->second.access, ordinal, needed)) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
       memory = mapping->second.memory.get();
       offset = address - mapping->first;
       end = memory->size;
+      access = &mapping->second.access;
     } else if (const auto segment =
                    when == When::kRunning ? SegmentAt(state, address) : nullptr;
                segment != nullptr) {
-      if (!Allows(segment->pool->access, ordinal, needed)) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
       memory = segment->memory.get();
       offset = address - segment->start;
       end = memory->size;
+      access = &segment->pool->access;
     } else if (const auto block = BlockAt(state, address);
                block != state.blocks.end()) {
-      if (block->second.pool != nullptr &&
-          !Allows(block->second.pool->access, ordinal, needed)) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
       memory = block->second.memory.get();
       offset = block->second.offset + (address - block->first);
       end = block->second.offset + block->second.size;
+      if (block->second.pool != nullptr) access = &block->second.pool->access;
     } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (access != nullptr && !Allows(*access, ordinal, needed)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);

@@ -17,6 +17,11 @@ struct Piece {
   std::shared_ptr<void> keep;
 };
 
+// Whether access can be set to `flags`.
+bool IsAccess(CUmemAccess_flags flags);
+// What the device `ordinal` may do; nothing where that was never set.
+CUmemAccess_flags AccessFor(const AccessByDevice& access, int ordinal);
+
 // All of these REQUIRE that the lock is held.
 
 // The mapping that contains `address`, or end().

@@ -50,11 +50,7 @@ bool IsHost(const CUmemLocation& location) {
 // devices that are no peers.
 CUresult CheckAccess(const State& state, const Mapping& mapping,
                      const CUmemAccessDesc& desc) {
-  if (desc.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-      desc.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-      desc.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!IsAccess(desc.flags)) return CUDA_ERROR_INVALID_VALUE;
   const Memory& memory = *mapping.memory;
   if (memory.label.rdma && state.config.rdma == RdmaModel::kNoAccess) {
     return CUDA_ERROR_UNKNOWN;
@@ -210,9 +206,6 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
   }
   const auto mapping = MappingAt(state, address);
   if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = mapping->second.access.find(location->id);
-  *flags = found == mapping->second.access.end()
-               ? 0
-               : static_cast<unsigned long long>(found->second);
+  *flags = AccessFor(mapping->second.access, location->id);
   return CUDA_SUCCESS;
 }

@@ -71,10 +71,9 @@ int AccessOf(State& state, const Found& found) {
   }
   const int device =
       CurrentDeviceOr(state, found.on_host ? 0 : found.memory->location.id);
-  const std::map<int, CUmemAccess_flags>& all =
-      found.pool != nullptr ? found.pool->access : found.mapping->access;
-  const auto access = all.find(device);
-  return access == all.end() ? 0 : static_cast<int>(access->second);
+  return AccessFor(
+      found.pool != nullptr ? found.pool->access : found.mapping->access,
+      device);
 }
 
 template <typename T>

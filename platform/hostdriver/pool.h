@@ -37,7 +37,7 @@ struct Pool {
   OsMemory token = -1;
   std::uint64_t share_id = 0;
   std::size_t max_size = SIZE_MAX;
-  std::map<int, CUmemAccess_flags> access;  // By visible ordinal.
+  AccessByDevice access;
 
   // Attributes. Bytes.
   int reuse_follow_events = 1;

@@ -1,6 +1,7 @@
 // What can be asked of a pool and set: attributes, access, how much it holds.
 #include <cstring>
 
+#include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {
@@ -42,9 +43,7 @@ std::uint64_t* BytesOf(Pool& pool, CUmemPool_attribute attribute) {
 CUresult CheckAccess(const State& state, const Pool& pool,
                      const CUmemAccessDesc& desc) {
   if (desc.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      (desc.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-       desc.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-       desc.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) {
+      !IsAccess(desc.flags)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!state.IsDevice(desc.location.id)) return CUDA_ERROR_INVALID_DEVICE;
@@ -158,8 +157,6 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool id,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!state.IsDevice(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto found = pool->access.find(location->id);
-  *flags = found == pool->access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
-                                       : found->second;
+  *flags = AccessFor(pool->access, location->id);
   return CUDA_SUCCESS;
 }

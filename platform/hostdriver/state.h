@@ -91,9 +91,11 @@ struct Memory {
   std::shared_ptr<Shadow> shadow;  // Made on first use.
 };
 
+using AccessByDevice = std::map<int, CUmemAccess_flags>;  // Visible ordinals.
+
 struct Mapping {
   std::shared_ptr<Memory> memory;
-  std::map<int, CUmemAccess_flags> access;  // By visible ordinal.
+  AccessByDevice access;
   CpuAccess cpu = CpuAccess::kNone;
 };
 
