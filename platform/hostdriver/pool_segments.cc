@@ -57,15 +57,19 @@ void SetReserved(Pool& pool, std::uint64_t bytes) {
   pool.reserved_high = std::max(pool.reserved_high, bytes);
 }
 
-using SegmentIterator =
-    std::map<CUdeviceptr, std::shared_ptr<Segment>>::iterator;
-
-SegmentIterator Remove(State& state, SegmentIterator at) {
-  const Segment& segment = *at->second;
-  SetReserved(*segment.pool, segment.pool->reserved - segment.memory->size);
-  if (Retired().size() >= kMostRetired) Retired().erase(Retired().begin());
-  Retired()[at->first] = segment.memory->size;
-  return state.segments.erase(at);
+// Gives the unused segments back to the system that `may_go` lets go.
+template <typename MayGo>
+void GiveBack(State& state, MayGo may_go) {
+  std::erase_if(state.segments, [&](const auto& entry) {
+    Segment& segment = *entry.second;
+    if (!may_go(segment)) return false;
+    Settle(segment);
+    if (!IsUnused(segment)) return false;
+    SetReserved(*segment.pool, segment.pool->reserved - segment.memory->size);
+    if (Retired().size() >= kMostRetired) Retired().erase(Retired().begin());
+    Retired()[segment.start] = segment.memory->size;
+    return true;
+  });
 }
 
 struct Place {
@@ -221,34 +225,19 @@ void FreePooled(State& state, std::map<CUdeviceptr, Block>::iterator block,
 }
 
 void TrimPool(State& state, Pool& pool, std::size_t keep) {
-  for (auto at = state.segments.begin(); at != state.segments.end();) {
-    Segment& segment = *at->second;
-    if (segment.pool.get() == &pool) {
-      Settle(segment);
-      if (IsUnused(segment) && pool.reserved >= segment.memory->size + keep) {
-        at = Remove(state, at);
-        continue;
-      }
-    }
-    ++at;
-  }
+  GiveBack(state, [&](const Segment& segment) {
+    return segment.pool.get() == &pool &&
+           pool.reserved >= segment.memory->size + keep;
+  });
 }
 
 void ReleaseAtSynchronize(State& state) {
-  for (auto at = state.segments.begin(); at != state.segments.end();) {
-    Segment& segment = *at->second;
+  GiveBack(state, [](const Segment& segment) {
     const Pool& pool = *segment.pool;
     // An imported pool keeps nothing: the memory is another process's.
-    if (pool.destroyed || pool.imported ||
-        pool.reserved > pool.release_threshold) {
-      Settle(segment);
-      if (IsUnused(segment)) {
-        at = Remove(state, at);
-        continue;
-      }
-    }
-    ++at;
-  }
+    return pool.destroyed || pool.imported ||
+           pool.reserved > pool.release_threshold;
+  });
 }
 
 bool WasPooled(State& state, CUdeviceptr address) {
