@@ -76,40 +76,9 @@ CUresult Invalidate(Capture& capture, CUresult why) {
 // The capture is over.
 std::shared_ptr<Capture> End(State& state, Stream& stream) {
   std::shared_ptr<Capture> capture = std::exchange(stream.capture, nullptr);
-  capture->ended = true;
   std::erase(state.captures, capture);
   --captures_under_way;
   return capture;
-}
-
-CUresult LaunchAll(State& state, const std::shared_ptr<Stream>& stream,
-                   Graph& graph) {
-  const bool captured = stream->capture != nullptr;
-  // As cuda.h has it: a launch comes after all earlier ones of the same graph,
-  // on whatever streams.
-  if (!captured && graph.last_stream != nullptr &&
-      graph.last_stream != stream) {
-    const std::vector<Stream::Point> last = {
-        {graph.last_stream, graph.last_count}};
-    const CUresult r =
-        AllReached(last) ? CUDA_SUCCESS : SubmitWait(state, stream, last);
-    if (r != CUDA_SUCCESS) return r;
-  }
-  CUresult result = CUDA_SUCCESS;
-  for (const Work& each : graph.work) {
-    result = Submit(state, stream, each);
-    if (result != CUDA_SUCCESS) break;
-  }
-  if (!captured) {
-    graph.last_stream = stream;
-    graph.last_count = stream->submitted;
-  }
-  return result;
-}
-
-template <typename Handle>
-std::uint64_t NumberOf(Handle handle) {
-  return reinterpret_cast<std::uint64_t>(handle);
 }
 
 }  // namespace
@@ -215,8 +184,9 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;  // It has ended all the same.
   }
   if (ended->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  *graph = reinterpret_cast<CUgraph>(state.NewHandle());
-  state.graphs[NumberOf(*graph)].work = ended->work;
+  const std::uint64_t made = state.NewHandle();
+  state.graphs[made].work = ended->work;
+  *graph = reinterpret_cast<CUgraph>(made);
   return CUDA_SUCCESS;
 }
 
@@ -245,45 +215,4 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   }
   std::swap(*mode, thread_mode);
   return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph,
-                                             unsigned long long flags) {
-  RETURN_IF_FAILED(Enter("cuGraphInstantiateWithFlags"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  const auto found = state.graphs.find(NumberOf(graph));
-  if (made == nullptr || flags != 0 || found == state.graphs.end()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *made = reinterpret_cast<CUgraphExec>(state.NewHandle());
-  state.graphs[NumberOf(*made)].work = found->second.work;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream id) {
-  RETURN_IF_FAILED(Enter("cuGraphLaunch"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(FindStream(state, "cuGraphLaunch", id, &stream));
-  const auto found = state.graphs.find(NumberOf(graph));
-  return found == state.graphs.end() ? CUDA_ERROR_INVALID_VALUE
-                                     : LaunchAll(state, stream, found->second);
-}
-
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec graph) {
-  RETURN_IF_FAILED(Enter("cuGraphExecDestroy"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS
-                                                  : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
-  RETURN_IF_FAILED(Enter("cuGraphDestroy"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS
-                                                  : CUDA_ERROR_INVALID_VALUE;
 }

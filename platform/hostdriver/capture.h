@@ -19,7 +19,6 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;  // Where it was begun.
   bool invalidated = false;
-  bool ended = false;
   std::vector<Work> work;
 };
 
