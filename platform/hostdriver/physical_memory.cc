@@ -60,7 +60,8 @@ std::size_t GranularityOf(const State& state, const CUmemAllocationProp& prop) {
              : kGranularity;
 }
 
-// Gives the memory its handle and a first reference.
+}  // namespace
+
 CUmemGenericAllocationHandle Register(State& state,
                                       const std::shared_ptr<Memory>& memory) {
   memory->handle = state.NewHandle();
@@ -70,7 +71,6 @@ CUmemGenericAllocationHandle Register(State& state,
   return memory->handle;
 }
 
-// Sets where labelled memory is, as this process sees it.
 void Locate(const State& state, Memory* memory) {
   if (!memory->label.OnDevice()) {
     memory->location.type = memory->label.kind == MemoryLabel::Kind::kHostNuma
@@ -83,8 +83,6 @@ void Locate(const State& state, Memory* memory) {
   memory->physical = state.PhysicalOf(memory->label.uuid);
   memory->location.id = state.OrdinalOf(memory->physical);
 }
-
-}  // namespace
 
 CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         bool rdma, unsigned char compression, std::size_t size,
@@ -120,24 +118,6 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
   Locate(state, made.get());
   *memory = std::move(made);
   return CUDA_SUCCESS;
-}
-
-std::shared_ptr<Memory> AdoptMemory(const State& state,
-                                    const OpenedMemory& opened) {
-  std::shared_ptr<Memory> memory = AdoptFromFabric(state, opened);
-  if (memory->label.instance != state.config.machine) return nullptr;
-  return memory;
-}
-
-std::shared_ptr<Memory> AdoptFromFabric(const State& state,
-                                        const OpenedMemory& opened) {
-  auto memory = std::make_shared<Memory>();
-  memory->os = opened.memory;  // Closed with it from here on.
-  memory->size = opened.size;
-  memory->label = opened.label;
-  memory->imported = true;
-  Locate(state, memory.get());
-  return memory;
 }
 
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,
@@ -260,59 +240,5 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
   prop->allocFlags.gpuDirectRDMACapable =
       memory->imported ? 0 : memory->label.rdma;  // Measured.
   prop->allocFlags.compressionType = memory->label.compression;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemExportToShareableHandle(
-    void* shareable, CUmemGenericAllocationHandle handle,
-    CUmemAllocationHandleType type, unsigned long long flags) {
-  RETURN_IF_FAILED(Enter("cuMemExportToShareableHandle"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  const std::shared_ptr<Memory> memory =
-      FindMemory(state, "cuMemExportToShareableHandle", handle);
-  const auto asked = static_cast<unsigned long long>(type);
-  if (shareable == nullptr || memory == nullptr || flags != 0 ||
-      (asked != kNativeHandleType && asked != kFabric) ||
-      (memory->handle_types & asked) == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (asked == kFabric) return ExportFabric(state, *memory, shareable);
-  const std::optional<OsMemory> copy = DuplicateMemory(memory->os);
-  if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
-  StoreExported(*copy, shareable);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemImportFromShareableHandle(
-    CUmemGenericAllocationHandle* handle, void* os_handle,
-    CUmemAllocationHandleType type) {
-  RETURN_IF_FAILED(Enter("cuMemImportFromShareableHandle"));
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto asked = static_cast<unsigned long long>(type);
-  if (asked == kFabric) {
-    State& state = GetState();
-    const Lock lock(state.mu);
-    std::shared_ptr<Memory> memory;
-    RETURN_IF_FAILED(ImportFabric(state, os_handle, &memory));
-    *handle = Register(state, memory);
-    return CUDA_SUCCESS;
-  }
-  if (asked == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
-      (asked == CU_MEM_HANDLE_TYPE_WIN32 && asked != kNativeHandleType)) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  if (asked != kNativeHandleType) return CUDA_ERROR_INVALID_VALUE;
-  const std::optional<OpenedMemory> opened =
-      OpenExported(reinterpret_cast<std::intptr_t>(os_handle));
-  if (!opened) return CUDA_ERROR_UNKNOWN;
-  State& state = GetState();
-  const Lock lock(state.mu);
-  const std::shared_ptr<Memory> memory = AdoptMemory(state, *opened);
-  // Blocks and pools are shared in ways of their own.
-  if (memory == nullptr || !memory->label.IsCreated()) {
-    return CUDA_ERROR_UNKNOWN;
-  }
-  *handle = Register(state, memory);
   return CUDA_SUCCESS;
 }

@@ -16,6 +16,12 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         std::shared_ptr<Memory>* memory,
                         const FabricPlace& fabric = {});
 
+// Gives the memory its handle and a first reference.
+CUmemGenericAllocationHandle Register(State& state,
+                                      const std::shared_ptr<Memory>& memory);
+// Sets where labelled memory is, as this process sees it.
+void Locate(const State& state, Memory* memory);
+
 // Memory of another driver, which closes `opened` in the end. Null, and it is
 // closed, if it is of another machine.
 std::shared_ptr<Memory> AdoptMemory(const State& state,
