@@ -39,6 +39,8 @@ struct Stream {
   std::uint64_t completed = 0;
   bool runs_here = false;  // Its last operation, on a caller's thread.
   std::shared_ptr<Capture> capture;  // While it is captured.
+
+  bool IsIdle() const { return completed == submitted; }
 };
 
 // All of these REQUIRE that the lock is held.
@@ -68,6 +70,10 @@ CUresult SubmitAlways(State& state, const std::shared_ptr<Stream>& stream,
 // stream; empty when all of that is done.
 std::vector<Stream::Point> PointsBeforeNow(
     const State& state, const std::shared_ptr<Stream>& stream);
+// What a wait for the stream waits for: all its work; for the NULL stream, which
+// stands for the context's blocking streams too, also theirs.
+std::vector<Stream::Point> PointsOf(const State& state,
+                                    const std::shared_ptr<Stream>& stream);
 // Whether all of it is done.
 bool AllReached(const std::vector<Stream::Point>& points);
 // Lets all later work of `stream` wait for `points`.
@@ -85,8 +91,6 @@ CUresult WaitForStream(State& state, Lock& lock,
 CUresult WaitForContext(State& state, Lock& lock,
                         const std::shared_ptr<Context>& context);
 
-// Whether a wait for work that comes before some of the context must be given up.
-bool MustAbandon(const State& state, const Context& context);
 // Whether work of the context that itself waits, for a value or for an event, must
 // do so no more: a fault ends all that the context does. Measured.
 bool MustGiveUp(const State& state, const Context& context);
