@@ -4,17 +4,13 @@
 // synchronization behavior"). It waits for all it does where memory of the host
 // is read or written in place; what stays on devices goes on after the call,
 // and so does the second half of a copy from pageable memory.
-#include "platform/hostdriver/copies.h"
-
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/context.h"
+#include "platform/hostdriver/pieces.h"
 #include "platform/hostdriver/stream.h"
 
 namespace vmm::hostdriver {
@@ -29,66 +25,6 @@ struct Range {
   std::size_t size = 0;
   CUmemAccess_flags needed = kRead;
 };
-
-// Copies of up to so much are seen word by word by others, who may look at them
-// or write meanwhile: a device does not tear a word.
-constexpr std::size_t kWhole = 4096;
-
-bool IsOfWords(const std::byte* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % sizeof(std::uint64_t) == 0;
-}
-
-void CopyBytes(std::byte* to, const std::byte* from, std::size_t size) {
-  const bool apart = to + size <= from || from + size <= to;
-  if (size > kWhole || size % sizeof(std::uint64_t) != 0 || !apart ||
-      !IsOfWords(to) || !IsOfWords(from)) {
-    std::memmove(to, from, size);
-    return;
-  }
-  auto* const out = reinterpret_cast<std::uint64_t*>(to);
-  // An atomic_ref needs what it could write to.
-  auto* const in =
-      reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from));
-  for (std::size_t i = 0; i < size / sizeof(std::uint64_t); ++i) {
-    std::atomic_ref<std::uint64_t>(out[i]).store(
-        std::atomic_ref<std::uint64_t>(in[i]).load());
-  }
-}
-
-// Both are of as many bytes.
-void CopyPieces(std::vector<Piece> to, std::vector<Piece> from) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < to.size()) {
-    const std::size_t size = std::min(to[i].size, from[j].size);
-    CopyBytes(to[i].data, from[j].data, size);
-    for (Piece* piece : {&to[i], &from[j]}) {
-      piece->data += size;
-      piece->size -= size;
-    }
-    if (to[i].size == 0) ++i;
-    if (from[j].size == 0) ++j;
-  }
-}
-
-Piece HostPiece(void* data, std::size_t size) {
-  return {static_cast<std::byte*>(data), size, nullptr};
-}
-
-// Fills `pieces` with the `unit` bytes at `value`, over and over. Starts at a
-// multiple of `unit` from the first byte in every piece: pieces are granular.
-void FillPieces(const std::vector<Piece>& pieces, std::uint32_t value,
-                std::size_t unit) {
-  for (const Piece& piece : pieces) {
-    if (unit == 1) {
-      std::memset(piece.data, static_cast<int>(value), piece.size);
-      continue;
-    }
-    for (std::size_t at = 0; at + unit <= piece.size; at += unit) {
-      std::memcpy(piece.data + at, &value, unit);
-    }
-  }
-}
 
 // A transfer that touches `ranges` and is done by `transfer`, given the pieces
 // of each. `stream_id` as the call got it. Waits for it if `wait`.
@@ -197,7 +133,7 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
   }
   return Perform(state, lock, call, stream, {{to, size, kWrite}}, wait,
                  [source, size, staged](const auto& pieces) {
-                   CopyPieces(pieces[0], {HostPiece(source, size)});
+                   CopyPieces(pieces[0], {Piece{source, size, nullptr}});
                  });
 }
 
@@ -217,7 +153,9 @@ CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
   wait = wait || !IsPinned(state, to, size);
   return Perform(state, lock, call, stream, {{from, size, kRead}}, wait,
                  [to, size](const auto& pieces) {
-                   CopyPieces({HostPiece(to, size)}, pieces[0]);
+                   CopyPieces(
+                       {Piece{static_cast<std::byte*>(to), size, nullptr}},
+                       pieces[0]);
                  });
 }
 
@@ -249,22 +187,6 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
 }
 
 }  // namespace
-
-bool CopyNow(State& state, Lock& held, int device, CUdeviceptr to,
-             CUdeviceptr from, std::size_t size) {
-  std::vector<Piece> into;
-  std::vector<Piece> of;
-  if (Resolve(state, to, size, device, kWrite, When::kRunning, &into) !=
-          CUDA_SUCCESS ||
-      Resolve(state, from, size, device, kRead, When::kRunning, &of) !=
-          CUDA_SUCCESS) {
-    return false;
-  }
-  held.unlock();
-  CopyPieces(std::move(into), std::move(of));
-  held.lock();
-  return true;
-}
 
 }  // namespace vmm::hostdriver
 

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "platform/hostdriver/address_space.h"
-#include "platform/hostdriver/copies.h"
 #include "platform/hostdriver/crc32c.h"
 #include "platform/hostdriver/kernels.h"
+#include "platform/hostdriver/pieces.h"
 #include "platform/hostdriver/stream_words.h"
 
 namespace vmm::hostdriver {
@@ -93,14 +94,31 @@ Work Add(const std::shared_ptr<Stream>& stream, void* const* arguments) {
   };
 }
 
+// What is read from `from` and written to `to`, as the work finds it. False where the
+// device may not go.
+bool FindBoth(State& state, int device, CUdeviceptr from, std::size_t read,
+              CUdeviceptr to, std::size_t written, std::vector<Piece>* of,
+              std::vector<Piece>* into) {
+  return Resolve(state, from, read, device, CU_MEM_ACCESS_FLAGS_PROT_READ,
+                 When::kRunning, of) == CUDA_SUCCESS &&
+         Resolve(state, to, written, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                 When::kRunning, into) == CUDA_SUCCESS;
+}
+
 Work CopyMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
   return [copies = Read<Pieces>(arguments[0], kPiecesBytes),
           device = stream->context->device](State& state, Lock& held) {
     for (std::uint32_t i = 0; i < copies.count; ++i) {
-      if (!CopyNow(state, held, device, copies.to[i], copies.from[i],
-                   copies.bytes[i])) {
+      const auto size = static_cast<std::size_t>(copies.bytes[i]);
+      std::vector<Piece> from;
+      std::vector<Piece> to;
+      if (!FindBoth(state, device, copies.from[i], size, copies.to[i], size,
+                    &from, &to)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }
+      held.unlock();
+      CopyPieces(std::move(to), std::move(from));
+      held.lock();
     }
     return CUDA_SUCCESS;
   };
@@ -136,12 +154,8 @@ Work Crc32cMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
       const std::size_t tiles = (size + kChecksumTile - 1) / kChecksumTile;
       std::vector<Piece> from;
       std::vector<Piece> to;
-      if (Resolve(state, ranges.from[i], size, device,
-                  CU_MEM_ACCESS_FLAGS_PROT_READ, When::kRunning,
-                  &from) != CUDA_SUCCESS ||
-          Resolve(state, ranges.to[i], tiles * sizeof(std::uint32_t), device,
-                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE, When::kRunning,
-                  &to) != CUDA_SUCCESS) {
+      if (!FindBoth(state, device, ranges.from[i], size, ranges.to[i],
+                    tiles * sizeof(std::uint32_t), &from, &to)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }
       held.unlock();
