@@ -151,12 +151,11 @@ CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
   }
   // Documented: to pageable memory, the call returns when the copy is done.
   wait = wait || !IsPinned(state, to, size);
-  return Perform(state, lock, call, stream, {{from, size, kRead}}, wait,
-                 [to, size](const auto& pieces) {
-                   CopyPieces(
-                       {Piece{static_cast<std::byte*>(to), size, nullptr}},
-                       pieces[0]);
-                 });
+  return Perform(
+      state, lock, call, stream, {{from, size, kRead}}, wait,
+      [data = static_cast<std::byte*>(to), size](const auto& pieces) {
+        CopyPieces({Piece{data, size, nullptr}}, pieces[0]);
+      });
 }
 
 CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,
