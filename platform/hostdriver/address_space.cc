@@ -9,11 +9,14 @@
 namespace vmm::hostdriver {
 namespace {
 
-// The last entry of `map` that starts at or before `address`, or end().
-template <typename Map>
-auto LastAtOrBefore(Map& map, CUdeviceptr address) {
-  auto next = map.upper_bound(address);
-  return next == map.begin() ? map.end() : std::prev(next);
+// The entry of `map` that contains `address`, or end(): each is of so many bytes as
+// `size_of` says.
+template <typename Map, typename SizeOf>
+auto Containing(Map& map, CUdeviceptr address, SizeOf size_of) {
+  const auto next = map.upper_bound(address);
+  if (next == map.begin()) return map.end();
+  const auto last = std::prev(next);
+  return address - last->first < size_of(last->second) ? last : map.end();
 }
 
 // REQUIRES: `needed` is not nothing.
@@ -38,37 +41,27 @@ CUmemAccess_flags AccessFor(const AccessByDevice& access, int ordinal) {
 
 std::map<CUdeviceptr, Mapping>::iterator MappingAt(State& state,
                                                    CUdeviceptr address) {
-  const auto found = LastAtOrBefore(state.mappings, address);
-  return found != state.mappings.end() &&
-                 address - found->first < found->second.memory->size
-             ? found
-             : state.mappings.end();
+  return Containing(state.mappings, address,
+                    [](const Mapping& one) { return one.memory->size; });
 }
 
 std::map<CUdeviceptr, Block>::iterator BlockAt(State& state,
                                                CUdeviceptr address) {
-  const auto found = LastAtOrBefore(state.blocks, address);
-  return found != state.blocks.end() &&
-                 address - found->first < found->second.size
-             ? found
-             : state.blocks.end();
+  return Containing(state.blocks, address,
+                    [](const Block& one) { return one.size; });
 }
 
 std::shared_ptr<Segment> SegmentAt(State& state, CUdeviceptr address) {
-  const auto found = LastAtOrBefore(state.segments, address);
-  return found != state.segments.end() &&
-                 address - found->first < found->second->memory->size
-             ? found->second
-             : nullptr;
+  const auto found = Containing(
+      state.segments, address,
+      [](const std::shared_ptr<Segment>& one) { return one->memory->size; });
+  return found == state.segments.end() ? nullptr : found->second;
 }
 
 std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
     const State& state, CUdeviceptr address) {
-  const auto found = LastAtOrBefore(state.reservations, address);
-  return found != state.reservations.end() &&
-                 address - found->first < found->second
-             ? found
-             : state.reservations.end();
+  return Containing(state.reservations, address,
+                    [](std::size_t size) { return size; });
 }
 
 CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
