@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "platform/hostdriver/config.h"
 #include "platform/hostdriver/environment.h"
@@ -41,23 +40,14 @@ struct ConfComputeState {
   unsigned dev_tools;
 };
 
-struct Gpu {
-  int number = 0;
-  DeviceFabric fabric;
-};
-
 struct Machine {
   Config config;
-  std::vector<Gpu> gpus;
   std::map<std::string, int, std::less<>> failures;
 };
 
 Machine ReadMachine() {
   Machine machine;
   machine.config = ReadConfig();
-  for (int i = 0; i < machine.config.devices; ++i) {
-    machine.gpus.push_back({i, machine.config.fabric[i]});
-  }
   constexpr char kFail[] = "VMMSHARE_HOST_NVML_FAIL";
   if (const char* value = Value(kFail)) {
     for (const std::string_view rule : Split(value, ',')) {
@@ -87,8 +77,8 @@ int Fails(std::string_view entry) {
 }
 
 // The device that an opaque handle stands for; null for a foreign one.
-const Gpu* Find(const void* handle) {
-  for (const Gpu& gpu : GetMachine().gpus) {
+const DeviceFabric* Find(const void* handle) {
+  for (const DeviceFabric& gpu : GetMachine().config.fabric) {
     if (&gpu == handle) return &gpu;
   }
   return nullptr;
@@ -154,10 +144,10 @@ int nvmlSystemGetConfComputeState(void* state) {
 int nvmlDeviceGetHandleByUUID(const char* uuid, const void** handle) {
   if (const int r = Fails("nvmlDeviceGetHandleByUUID"); r != kSuccess) return r;
   if (uuid == nullptr || handle == nullptr) return kInvalidArgument;
-  const Machine& machine = GetMachine();
-  for (const Gpu& gpu : machine.gpus) {
-    if (UuidText(machine.config.uuids[gpu.number]) == uuid) {
-      *handle = &gpu;
+  const Config& config = GetMachine().config;
+  for (int i = 0; i < config.devices; ++i) {
+    if (UuidText(config.uuids[i]) == uuid) {
+      *handle = &config.fabric[i];
       return kSuccess;
     }
   }
@@ -176,11 +166,11 @@ int nvmlDeviceIsMigDeviceHandle(const void* handle, unsigned* is) {
 int nvmlDeviceGetMigMode(const void* handle, unsigned* current,
                          unsigned* pending) {
   if (const int r = Fails("nvmlDeviceGetMigMode"); r != kSuccess) return r;
-  const Gpu* gpu = Find(handle);
+  const DeviceFabric* gpu = Find(handle);
   if (gpu == nullptr || current == nullptr || pending == nullptr) {
     return kInvalidArgument;
   }
-  *current = *pending = gpu->fabric.mig ? 1 : 0;
+  *current = *pending = gpu->mig ? 1 : 0;
   return kSuccess;
 }
 
@@ -188,19 +178,18 @@ int nvmlDeviceGetGpuFabricInfoV(const void* handle, void* info) {
   if (const int r = Fails("nvmlDeviceGetGpuFabricInfoV"); r != kSuccess) {
     return r;
   }
-  const Gpu* gpu = Find(handle);
+  const DeviceFabric* gpu = Find(handle);
   if (gpu == nullptr || info == nullptr) return kInvalidArgument;
   unsigned version = 0;
   std::memcpy(&version, info, sizeof(version));
   if (version != kFabricInfoVersion) return kArgumentVersionMismatch;
   FabricInfo answer{};
   answer.version = version;
-  std::copy(gpu->fabric.cluster.begin(), gpu->fabric.cluster.end(),
-            answer.cluster);
-  answer.status = gpu->fabric.status;
-  answer.clique = gpu->fabric.clique;
-  answer.state = gpu->fabric.state;
-  answer.health = gpu->fabric.health;
+  std::copy(gpu->cluster.begin(), gpu->cluster.end(), answer.cluster);
+  answer.status = gpu->status;
+  answer.clique = gpu->clique;
+  answer.state = gpu->state;
+  answer.health = gpu->health;
   std::memcpy(info, &answer, sizeof(answer));
   return kSuccess;
 }
@@ -208,15 +197,19 @@ int nvmlDeviceGetGpuFabricInfoV(const void* handle, void* info) {
 int nvmlDeviceGetP2PStatus(const void* one, const void* other, int index,
                            int* status) {
   if (const int r = Fails("nvmlDeviceGetP2PStatus"); r != kSuccess) return r;
-  const Gpu* a = Find(one);
-  const Gpu* b = Find(other);
+  const DeviceFabric* a = Find(one);
+  const DeviceFabric* b = Find(other);
   if (a == nullptr || b == nullptr || a == b || status == nullptr ||
       index < 0 || index > 4) {
     return kInvalidArgument;
   }
   constexpr int kOk = 0;
   constexpr int kNone = 5;
-  *status = GetMachine().config.ArePeers(a->number, b->number) ? kOk : kNone;
+  const Config& config = GetMachine().config;
+  const auto number = [&config](const DeviceFabric* gpu) {
+    return static_cast<int>(gpu - config.fabric.data());
+  };
+  *status = config.ArePeers(number(a), number(b)) ? kOk : kNone;
   return kSuccess;
 }
 
