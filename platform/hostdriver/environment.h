@@ -21,7 +21,7 @@ inline const char* Value(const char* name) {
 }
 
 [[noreturn]] inline void BadValue(const char* name, const std::string& value,
-                                  const char* expected) {
+                                  const std::string& expected) {
   Stop(std::string("the environment has ") + name + "=" + value +
        "; expected " + expected);
 }

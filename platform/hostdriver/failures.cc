@@ -1,22 +1,18 @@
 #include "platform/hostdriver/failures.h"
 
-#include <charconv>
-#include <cstdlib>
-
 #include "platform/hostdriver/entry_points.h"
+#include "platform/hostdriver/environment.h"
 #include "platform/hostdriver/error_names.h"
-#include "platform/hostdriver/misuse.h"
 
 namespace vmm::hostdriver {
 
 Failures& Failures::Get() {
   static Failures& failures = *[] {
     auto* made = new Failures;
-    const char* rules = std::getenv("VMMSHARE_HOST_FAIL");
+    const char* rules = Value("VMMSHARE_HOST_FAIL");
     if (rules != nullptr && !made->Set(rules)) {
-      Stop(std::string("the environment has VMMSHARE_HOST_FAIL=") + rules +
-           "; expected rules such as cuMemMap:3:OUT_OF_MEMORY, separated by "
-           "';'");
+      BadValue("VMMSHARE_HOST_FAIL", rules,
+               "rules such as cuMemMap:3:OUT_OF_MEMORY, separated by ';'");
     }
     return made;
   }();
@@ -35,9 +31,8 @@ bool Failures::Parse(std::string_view text, Rule* rule) {
     rule->onwards = true;
     nth.remove_suffix(1);
   }
-  const char* end = nth.data() + nth.size();
-  const auto [rest, error] = std::from_chars(nth.data(), end, rule->nth);
-  if (error != std::errc() || rest != end || rule->nth == 0) return false;
+  rule->nth = ParseNumber<std::uint64_t>(nth).value_or(0);
+  if (rule->nth == 0) return false;
   return FindResult("CUDA_ERROR_" + std::string(text.substr(second + 1)),
                     &rule->result);
 }

@@ -63,10 +63,9 @@ void LoadKernels(const std::string& path) {
   const VmmshareHostKernels fill = OpenKernelLibrary(path, &why);
   if (fill == nullptr) {
     BadValue("VMMSHARE_HOST_KERNELS", path,
-             ("the absolute path of a library that exports "
-              "vmmshareHostKernels; " +
-              why)
-                 .c_str());
+             "the absolute path of a library that exports "
+             "vmmshareHostKernels; " +
+                 why);
   }
   fill(&vmmshareHostAddKernel);
 }
