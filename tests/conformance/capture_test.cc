@@ -17,21 +17,7 @@ class Captures : public Conformance {
   void Begin(CUstreamCaptureMode mode) {
     ASSERT_EQ(cu.cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
   }
-  // What the end of the capture answers. The graph goes.
-  CUresult End() {
-    CUgraph graph = nullptr;
-    const CUresult result = cu.cuStreamEndCapture(stream, &graph);
-    EXPECT_EQ(graph != nullptr, result == CUDA_SUCCESS);
-    if (graph != nullptr) {
-      EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
-    }
-    return result;
-  }
-  CUstreamCaptureStatus StatusOf(CUstream one) {
-    CUstreamCaptureStatus status{};
-    EXPECT_EQ(cu.cuStreamIsCapturing(one, &status), CUDA_SUCCESS);
-    return status;
-  }
+  CUresult End() { return EndCapture(stream); }
   // An event recorded in `other`, which the GPU has passed.
   CUevent Passed() {
     const CUevent event = MakeEvent();
@@ -144,18 +130,15 @@ TEST_F(Captures, OfABlockingStreamLeaveNoPlaceForTheLegacyOne) {
   const CUdeviceptr address = Memory();
   CUstream blocking = nullptr;
   ASSERT_EQ(cu.cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  CUgraph graph = nullptr;
   CUstreamCaptureStatus status{};
   ASSERT_EQ(cu.cuStreamBeginCapture(blocking, kRelaxed), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamIsCapturing(nullptr, &status),
             CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  EXPECT_EQ(cu.cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(EndCapture(blocking), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuStreamBeginCapture(blocking, kRelaxed), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, nullptr),
             CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  EXPECT_EQ(cu.cuStreamEndCapture(blocking, &graph),
-            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(EndCapture(blocking), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   EXPECT_EQ(cu.cuStreamDestroy(blocking), CUDA_SUCCESS);
 }
 
@@ -172,11 +155,7 @@ TEST_F(Captures, BecomeGraphsThatDoTheirWorkAtEachLaunch) {
   const CUdeviceptr address = Memory();
   Begin(kGlobal);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
-  CUgraph graph = nullptr;
-  CUgraphExec made = nullptr;
-  ASSERT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  const CUgraphExec made = EndCaptureAsGraph(stream);
   EXPECT_EQ(Word(address), 0u);
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(cu.cuMemsetD8Async(address, 0, 8, other), CUDA_SUCCESS);
@@ -184,7 +163,6 @@ TEST_F(Captures, BecomeGraphsThatDoTheirWorkAtEachLaunch) {
     EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
     EXPECT_EQ(Word(address), 0x0101010101010101u);
   }
-  EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
 }
 
 TEST_F(Captures, BecomeGraphsThatCopyWhatIsThereAtEachLaunch) {
@@ -193,18 +171,13 @@ TEST_F(Captures, BecomeGraphsThatCopyWhatIsThereAtEachLaunch) {
   Begin(kGlobal);
   EXPECT_EQ(cu.cuMemcpyHtoDAsync(address, &word, sizeof(word), stream),
             CUDA_SUCCESS);
-  CUgraph graph = nullptr;
-  CUgraphExec made = nullptr;
-  ASSERT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  const CUgraphExec made = EndCaptureAsGraph(stream);
   for (const std::uint64_t value : {8u, 9u}) {
     word = value;
     EXPECT_EQ(cu.cuGraphLaunch(made, other), CUDA_SUCCESS);
     EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
     EXPECT_EQ(Word(address), value);
   }
-  EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
 }
 
 TEST_F(Captures, BecomeGraphsThatAreLaunchedOneAfterTheOther) {
@@ -214,11 +187,7 @@ TEST_F(Captures, BecomeGraphsThatAreLaunchedOneAfterTheOther) {
   const CUstream third = MakeStream();
   Begin(kGlobal);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
-  CUgraph graph = nullptr;
-  CUgraphExec made = nullptr;
-  ASSERT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  const CUgraphExec made = EndCaptureAsGraph(stream);
   ASSERT_EQ(cu.cuStreamWaitValue64(stream, gate, 1, 0), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuGraphLaunch(made, stream), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuGraphLaunch(made, other), CUDA_SUCCESS);
@@ -233,7 +202,6 @@ TEST_F(Captures, BecomeGraphsThatAreLaunchedOneAfterTheOther) {
   EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
   EXPECT_EQ(Word(address), 0x0101010101010101u);
   EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -239,6 +239,32 @@ CUevent Conformance::MakeEvent(unsigned flags) {
   return event;
 }
 
+CUresult Conformance::EndCapture(CUstream stream) {
+  CUgraph graph = nullptr;
+  const CUresult result = cu.cuStreamEndCapture(stream, &graph);
+  EXPECT_EQ(graph != nullptr, result == CUDA_SUCCESS);
+  if (graph != nullptr) {
+    EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  return result;
+}
+
+CUgraphExec Conformance::EndCaptureAsGraph(CUstream stream) {
+  CUgraph graph = nullptr;
+  CUgraphExec made = nullptr;
+  EXPECT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  Later([this, made] { EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS); });
+  return made;
+}
+
+CUstreamCaptureStatus Conformance::StatusOf(CUstream stream) {
+  CUstreamCaptureStatus status{};
+  EXPECT_EQ(cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+  return status;
+}
+
 std::vector<std::uint8_t> Conformance::Bytes(CUdeviceptr address,
                                              std::size_t count) {
   std::vector<std::uint8_t> bytes(count, 0xee);

@@ -105,6 +105,12 @@ class Conformance : public ::testing::Test {
   CUstream MakeStream(unsigned flags = CU_STREAM_NON_BLOCKING);
   CUevent MakeEvent(unsigned flags = CU_EVENT_DISABLE_TIMING);
 
+  // What the end of the capture answers. The graph goes.
+  CUresult EndCapture(CUstream stream);
+  // The capture's end, as a graph that can be launched; it goes with the test.
+  CUgraphExec EndCaptureAsGraph(CUstream stream);
+  CUstreamCaptureStatus StatusOf(CUstream stream);
+
   // `count` bytes from device memory.
   std::vector<std::uint8_t> Bytes(CUdeviceptr address, std::size_t count);
   std::uint64_t Word(CUdeviceptr address);

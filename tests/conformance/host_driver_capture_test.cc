@@ -22,32 +22,6 @@ class HostCaptures : public Conformance {
   void Begin(CUstream of, CUstreamCaptureMode mode = kRelaxed) {
     ASSERT_EQ(cu.cuStreamBeginCapture(of, mode), CUDA_SUCCESS);
   }
-  // What the end of the capture answers. The graph goes.
-  CUresult End(CUstream of) {
-    CUgraph graph = nullptr;
-    const CUresult result = cu.cuStreamEndCapture(of, &graph);
-    EXPECT_EQ(graph != nullptr, result == CUDA_SUCCESS);
-    if (graph != nullptr) {
-      EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
-    }
-    return result;
-  }
-  // The capture's end, as a graph that can be launched; it goes with the test.
-  CUgraphExec EndAsGraph(CUstream of) {
-    CUgraph graph = nullptr;
-    CUgraphExec made = nullptr;
-    EXPECT_EQ(cu.cuStreamEndCapture(of, &graph), CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
-    Later(
-        [this, made] { EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS); });
-    return made;
-  }
-  CUstreamCaptureStatus StatusOf(CUstream one) {
-    CUstreamCaptureStatus status{};
-    EXPECT_EQ(cu.cuStreamIsCapturing(one, &status), CUDA_SUCCESS);
-    return status;
-  }
   CUcontext Current() {
     CUcontext context = nullptr;
     EXPECT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
@@ -64,7 +38,7 @@ TEST_F(HostCaptures, RefuseArgumentsThatCannotBe) {
   CUgraphExec made = nullptr;
   const CUgraphExec known = [&] {
     Begin(stream);
-    return EndAsGraph(stream);
+    return EndCaptureAsGraph(stream);
   }();
   // Both are things to launch or to make more of.
   const auto as_graph = reinterpret_cast<CUgraph>(known);
@@ -95,7 +69,7 @@ TEST_F(HostCaptures, ThatAreInvalidTakeNothingMore) {
   EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
   Begin(other);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, other), CUDA_SUCCESS);
-  const CUgraphExec graph = EndAsGraph(other);
+  const CUgraphExec graph = EndCaptureAsGraph(other);
   std::uint64_t word = 7;
   Begin(stream);
   ExpectAnswers({
@@ -108,7 +82,7 @@ TEST_F(HostCaptures, ThatAreInvalidTakeNothingMore) {
       {"wait", cu.cuStreamWaitEvent(stream, event, 0), kInvalidated},
       {"graph", cu.cuGraphLaunch(graph, stream), kInvalidated},
       {"the event", cu.cuEventSynchronize(inside), CUDA_ERROR_CAPTURED_EVENT},
-      {"its end", End(stream), kInvalidated},
+      {"its end", EndCapture(stream), kInvalidated},
   });
   EXPECT_EQ(Word(address), 0u);
   EXPECT_EQ(word, 7u);
@@ -122,7 +96,7 @@ TEST_F(HostCaptures, HaveOneStream) {
       {"in order anyway", cu.cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS},
       {"a second one", cu.cuStreamWaitEvent(other, event, 0),
        CUDA_ERROR_NOT_SUPPORTED},
-      {"its end", End(stream), CUDA_SUCCESS},
+      {"its end", EndCapture(stream), CUDA_SUCCESS},
   });
 }
 
@@ -131,7 +105,7 @@ TEST_F(HostCaptures, AWaitForAllTheContextDoesBreaksThem) {
   EXPECT_EQ(cu.cuCtxSynchronize(), kUnsupported);
   EXPECT_EQ(StatusOf(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   EXPECT_EQ(cu.cuCtxSynchronize(), kInvalidated);
-  EXPECT_EQ(End(stream), kInvalidated);
+  EXPECT_EQ(EndCapture(stream), kInvalidated);
 }
 
 TEST_F(HostCaptures, ThoseOfAnotherContextAreLeftAlone) {
@@ -173,7 +147,8 @@ TEST_F(HostCaptures, AThreadThatLooksAtItsOwnAloneIsHeldByThoseNotRelaxed) {
     Begin(stream, mode);
     EXPECT_EQ(cu.cuEventQuery(event),
               mode == kRelaxed ? CUDA_SUCCESS : kUnsupported);
-    EXPECT_EQ(End(stream), mode == kRelaxed ? CUDA_SUCCESS : kInvalidated);
+    EXPECT_EQ(EndCapture(stream),
+              mode == kRelaxed ? CUDA_SUCCESS : kInvalidated);
   }
   EXPECT_EQ(cu.cuThreadExchangeStreamCaptureMode(&exchanged), CUDA_SUCCESS);
 }
@@ -185,7 +160,7 @@ TEST_F(HostCaptures, LeaveNoPlaceForACopyByTheNullStream) {
   Begin(blocking);
   EXPECT_EQ(cu.cuMemcpyHtoD(address, &word, sizeof(word)),
             CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  EXPECT_EQ(End(blocking), kInvalidated);
+  EXPECT_EQ(EndCapture(blocking), kInvalidated);
   EXPECT_EQ(Word(address), 0u);
 }
 
@@ -202,7 +177,7 @@ TEST_F(HostCaptures, MakeNoMemory) {
        CUDA_ERROR_NOT_SUPPORTED},
       {"of a pool", cu.cuMemAllocFromPoolAsync(&address, 8, pool, stream),
        CUDA_ERROR_NOT_SUPPORTED},
-      {"its end", End(stream), CUDA_SUCCESS},
+      {"its end", EndCapture(stream), CUDA_SUCCESS},
   });
   Begin(stream);
   ExpectAnswers({
@@ -211,7 +186,7 @@ TEST_F(HostCaptures, MakeNoMemory) {
       {"of a pool", cu.cuMemAllocFromPoolAsync(&address, 8, pool, stream),
        kInvalidated},
       {"free", cu.cuMemFreeAsync(block, stream), kInvalidated},
-      {"its end", End(stream), kInvalidated},
+      {"its end", EndCapture(stream), kInvalidated},
   });
   EXPECT_EQ(address, 0u);
   EXPECT_EQ(cu.cuMemFreeAsync(block, other), CUDA_SUCCESS);
@@ -224,7 +199,7 @@ TEST_F(HostCaptures, ACopyToTheProgramsMemoryIsDoneAtEachLaunch) {
   Begin(stream);
   EXPECT_EQ(cu.cuMemcpyDtoHAsync(&word, address, sizeof(word), stream),
             CUDA_SUCCESS);
-  const CUgraphExec graph = EndAsGraph(stream);
+  const CUgraphExec graph = EndCaptureAsGraph(stream);
   EXPECT_EQ(word, 7u);
   for (const unsigned char value : {1, 2}) {
     EXPECT_EQ(cu.cuMemsetD8Async(address, value, 8, other), CUDA_SUCCESS);
@@ -254,7 +229,7 @@ TEST_F(HostCaptures, AGraphDoesAllItsWorkWhenItsStreamHasGone) {
   EXPECT_EQ(cu.cuLaunchKernel(meet, 1, 1, 1, 1, 1, 1, 0, short_lived, arguments,
                               nullptr),
             CUDA_SUCCESS);
-  const CUgraphExec graph = EndAsGraph(short_lived);
+  const CUgraphExec graph = EndCaptureAsGraph(short_lived);
   EXPECT_EQ(cu.cuStreamDestroy(short_lived), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuGraphLaunch(graph, stream), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
@@ -272,7 +247,7 @@ TEST_F(HostCaptures, AGraphIsLaunchedAfterAStreamThatIsBeingDestroyed) {
             CUDA_SUCCESS);
   Begin(stream);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
-  const CUgraphExec graph = EndAsGraph(stream);
+  const CUgraphExec graph = EndCaptureAsGraph(stream);
   EXPECT_EQ(cu.cuStreamWaitValue64(short_lived, gate, 1, 0), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuGraphLaunch(graph, short_lived), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamDestroy(short_lived), CUDA_SUCCESS);

@@ -120,21 +120,16 @@ TEST_F(HostKernel, ReachesOverSeveralAllocations) {
 
 TEST_F(HostKernel, IsPartOfAGraph) {
   const CUdeviceptr address = Memory();
-  CUgraph graph = nullptr;
-  CUgraphExec launchable = nullptr;
   ASSERT_EQ(cu.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
             CUDA_SUCCESS);
   CUdeviceptr at = address;
   std::uint32_t value = 1;
   EXPECT_EQ(Launch(Function("add"), {&at, &value}), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuGraphInstantiate(&launchable, graph, 0), CUDA_SUCCESS);
+  const CUgraphExec launchable = EndCaptureAsGraph(stream_);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(cu.cuGraphLaunch(launchable, stream_), CUDA_SUCCESS);
   }
   EXPECT_EQ(WordAt(address), 7u);
-  EXPECT_EQ(cu.cuGraphExecDestroy(launchable), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
 TEST_F(HostKernel, OfANameThatNobodyRegisteredIsNotFound) {

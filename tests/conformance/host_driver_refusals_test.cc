@@ -25,16 +25,9 @@ class HostRefusals : public Conformance {
   // A graph that does nothing, to launch.
   CUgraphExec EmptyGraph() {
     const CUstream stream = MakeStream();
-    CUgraph graph = nullptr;
-    CUgraphExec made = nullptr;
     EXPECT_EQ(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
               CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
-    Later(
-        [this, made] { EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS); });
-    return made;
+    return EndCaptureAsGraph(stream);
   }
   CUresult Launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
                   CUstream stream = nullptr, void** arguments = nullptr,

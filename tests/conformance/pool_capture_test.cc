@@ -40,14 +40,7 @@ class BesideACapture : public PoolTest {
   void Begin(CUstreamCaptureMode mode) {
     ASSERT_EQ(cu.cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
   }
-  CUresult End() {
-    CUgraph graph = nullptr;
-    const CUresult result = cu.cuStreamEndCapture(stream, &graph);
-    if (graph != nullptr) {
-      EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
-    }
-    return result;
-  }
+  CUresult End() { return EndCapture(stream); }
 
   const CUstream stream;
   const CUstream other;
