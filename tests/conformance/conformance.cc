@@ -130,6 +130,17 @@ void Checks::ExpectTrue(const char* what, bool value) {
   std::fprintf(stderr, "expected: %s\n", what);
 }
 
+void MapNew(const platform::DriverTable& cu, Checks* checks,
+            const CUmemAllocationProp& prop,
+            CUmemGenericAllocationHandle* handle, CUdeviceptr* address) {
+  checks->Expect("create", cu.cuMemCreate(handle, kGranule, &prop, 0),
+                 CUDA_SUCCESS);
+  checks->Expect("reserve", cu.cuMemAddressReserve(address, kGranule, 0, 0, 0),
+                 CUDA_SUCCESS);
+  checks->Expect("map", cu.cuMemMap(*address, kGranule, 0, *handle, 0),
+                 CUDA_SUCCESS);
+}
+
 Conformance::Conformance()
     : cu(DriverWithContext()), ledger_before_(Ledger()) {}
 

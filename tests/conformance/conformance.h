@@ -76,6 +76,12 @@ class Checks {
   int failures_ = 0;
 };
 
+// Makes memory with these properties and maps it at addresses of its own; access is
+// the caller's to set. What fails is counted in `checks`.
+void MapNew(const platform::DriverTable& cu, Checks* checks,
+            const CUmemAllocationProp& prop,
+            CUmemGenericAllocationHandle* handle, CUdeviceptr* address);
+
 // A test with a current context on device 0. What it makes through the
 // functions below is given back at its end, newest first; then nothing may be
 // left.

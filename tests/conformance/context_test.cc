@@ -23,12 +23,7 @@ int WithoutContext(const std::vector<std::string>&) {
                 cu.cuMemGetAllocationGranularity(
                     &size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                 CUDA_SUCCESS);
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                CUDA_SUCCESS);
-  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                CUDA_SUCCESS);
-  checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                CUDA_SUCCESS);
+  MapNew(cu, &checks, prop, &handle, &address);
   checks.Expect("set access", cu.cuMemSetAccess(address, kGranule, &access, 1),
                 CUDA_SUCCESS);
   checks.Expect("get access",

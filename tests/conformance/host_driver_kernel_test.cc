@@ -248,12 +248,7 @@ int StoresWhereItMayNot(const std::vector<std::string>&) {
   CUdeviceptr address = 0;
   CUmodule module = nullptr;
   CUfunction add = nullptr;
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                CUDA_SUCCESS);
-  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                CUDA_SUCCESS);
-  checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                CUDA_SUCCESS);
+  MapNew(cu, &checks, prop, &handle, &address);
   checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &read_only, 1),
                 CUDA_SUCCESS);
   checks.Expect("load", cu.cuModuleLoadData(&module, kText), CUDA_SUCCESS);

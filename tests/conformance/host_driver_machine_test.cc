@@ -99,13 +99,7 @@ int Peers(const std::vector<std::string>& args) {
       const CUmemAccessDesc desc = Access(kReadWrite, b);
       CUmemGenericAllocationHandle handle = 0;
       CUdeviceptr address = 0;
-      checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                    CUDA_SUCCESS);
-      checks.Expect("reserve",
-                    cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                    CUDA_SUCCESS);
-      checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                    CUDA_SUCCESS);
+      MapNew(cu, &checks, prop, &handle, &address);
       checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
                     stated ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
       checks.Expect("unmap", cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);

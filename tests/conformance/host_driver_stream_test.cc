@@ -173,13 +173,7 @@ TEST_F(Threads, MayAllUseTheDriver) {
         CUstream stream = nullptr;
         CUevent event = nullptr;
         std::uint64_t word = 0;
-        checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                      CUDA_SUCCESS);
-        checks.Expect("reserve",
-                      cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                      CUDA_SUCCESS);
-        checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                      CUDA_SUCCESS);
+        MapNew(cu, &checks, prop, &handle, &address);
         checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
                       CUDA_SUCCESS);
         checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);

@@ -150,12 +150,7 @@ int Exporter(const std::vector<std::string>& args) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   int fd = -1;
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                CUDA_SUCCESS);
-  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                CUDA_SUCCESS);
-  checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                CUDA_SUCCESS);
+  MapNew(cu, &checks, prop, &handle, &address);
   const CUmemAccessDesc desc = Access(kReadWrite);
   checks.Expect("set access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
                 CUDA_SUCCESS);
@@ -260,12 +255,7 @@ int Toucher(const std::vector<std::string>& args) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   Checks checks;
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                CUDA_SUCCESS);
-  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                CUDA_SUCCESS);
-  checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                CUDA_SUCCESS);
+  MapNew(cu, &checks, prop, &handle, &address);
   std::vector<CUmemAccessDesc> access = {Access(kReadWrite)};
   if (args[0] == "write read-only") {
     access.push_back(Access(kRead, 0, CU_MEM_LOCATION_TYPE_HOST_NUMA));
@@ -408,12 +398,7 @@ int Faulter(const std::vector<std::string>&) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   CUstream stream = nullptr;
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
-                CUDA_SUCCESS);
-  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
-                CUDA_SUCCESS);
-  checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
-                CUDA_SUCCESS);
+  MapNew(cu, &checks, prop, &handle, &address);
   checks.Expect("set access",
                 cu.cuMemSetAccess(address, kGranule, &read_only, 1),
                 CUDA_SUCCESS);
