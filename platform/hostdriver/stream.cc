@@ -1,5 +1,6 @@
 #include "platform/hostdriver/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "platform/hostdriver/capture.h"
@@ -8,6 +9,11 @@
 
 namespace vmm::hostdriver {
 namespace {
+
+// Priorities are told, and of no effect. Those of an H100; lower numbers come
+// first.
+constexpr int kLeast = 0;
+constexpr int kGreatest = -5;
 
 // The context's NULL stream, made now if need be.
 std::shared_ptr<Stream> DefaultStream(const std::shared_ptr<Context>& context) {
@@ -20,29 +26,7 @@ std::shared_ptr<Stream> DefaultStream(const std::shared_ptr<Context>& context) {
   return context->default_stream;
 }
 
-}  // namespace
-
-CUresult LookUpStream(State& state, const char* call, CUstream id,
-                      std::shared_ptr<Stream>* stream) {
-  if (id == CU_STREAM_PER_THREAD) return CUDA_ERROR_NOT_SUPPORTED;
-  if (id == nullptr || id == CU_STREAM_LEGACY) {
-    std::shared_ptr<Context> context;
-    const CUresult result = CurrentContext(state, &context);
-    if (result == CUDA_SUCCESS) *stream = DefaultStream(context);
-    return result;
-  }
-  *stream = FindOrStop(state, call, "stream", state.streams, id);
-  return (*stream)->context->error;
-}
-
-CUresult FindStream(State& state, const char* call, CUstream id,
-                    std::shared_ptr<Stream>* stream) {
-  const CUresult found = LookUpStream(state, call, id, stream);
-  return found != CUDA_SUCCESS || !(*stream)->is_default
-             ? found
-             : RefuseImplicit(state, *(*stream)->context, /*invalidate=*/true);
-}
-
+// A new stream of the calling thread's context, with CU_STREAM_* flags.
 CUresult MakeStream(State& state, unsigned int flags, int priority,
                     CUstream* id) {
   std::shared_ptr<Context> context;
@@ -58,6 +42,29 @@ CUresult MakeStream(State& state, unsigned int flags, int priority,
   *id = reinterpret_cast<CUstream>(state.NewHandle());
   state.streams[*id] = std::move(stream);
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult LookUpStream(State& state, const char* call, CUstream id,
+                      std::shared_ptr<Stream>* stream) {
+  if (id == CU_STREAM_PER_THREAD) return CUDA_ERROR_NOT_SUPPORTED;
+  if (id == nullptr || id == CU_STREAM_LEGACY) {
+    std::shared_ptr<Context> context;
+    RETURN_IF_FAILED(CurrentContext(state, &context));
+    *stream = DefaultStream(context);
+    return CUDA_SUCCESS;
+  }
+  *stream = FindOrStop(state, call, "stream", state.streams, id);
+  return (*stream)->context->error;
+}
+
+CUresult FindStream(State& state, const char* call, CUstream id,
+                    std::shared_ptr<Stream>* stream) {
+  const CUresult found = LookUpStream(state, call, id, stream);
+  return found != CUDA_SUCCESS || !(*stream)->is_default
+             ? found
+             : RefuseImplicit(state, *(*stream)->context, /*invalidate=*/true);
 }
 
 void AbandonStreams(State& state, Context& context) {
@@ -86,6 +93,15 @@ CUresult CUDAAPI cuStreamCreate(CUstream* id, unsigned int flags) {
   State& state = GetState();
   const Lock lock(state.mu);
   return MakeStream(state, flags, /*priority=*/0, id);
+}
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* id, unsigned int flags,
+                                            int priority) {
+  RETURN_IF_FAILED(Enter("cuStreamCreateWithPriority"));
+  State& state = GetState();
+  const Lock lock(state.mu);
+  // As cuda.h has it: one out of range becomes the next within.
+  return MakeStream(state, flags, std::clamp(priority, kGreatest, kLeast), id);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream id) {
@@ -137,5 +153,38 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream id, CUcontext* context) {
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetCtx", id, &stream));
   *context = stream->context->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  RETURN_IF_FAILED(Enter("cuCtxGetStreamPriorityRange"));
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
+  if (least != nullptr) *least = kLeast;
+  if (greatest != nullptr) *greatest = kGreatest;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetPriority(CUstream id, int* priority) {
+  RETURN_IF_FAILED(Enter("cuStreamGetPriority"));
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetPriority", id, &stream));
+  *priority = stream->priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetFlags(CUstream id, unsigned int* flags) {
+  RETURN_IF_FAILED(Enter("cuStreamGetFlags"));
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetFlags", id, &stream));
+  *flags = stream->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
   return CUDA_SUCCESS;
 }

@@ -45,10 +45,6 @@ struct Stream {
 
 // All of these REQUIRE that the lock is held.
 
-// A new stream of the calling thread's context, with CU_STREAM_* flags.
-CUresult MakeStream(State& state, unsigned int flags, int priority,
-                    CUstream* id);
-
 // The stream `id` stands for, in the calling thread's context if it is NULL.
 // Stops on a stream that was destroyed or never made.
 CUresult LookUpStream(State& state, const char* call, CUstream id,
