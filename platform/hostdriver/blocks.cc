@@ -45,6 +45,39 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   return result;
 }
 
+// Makes a block that the CPU can access at its address: pinned or, with an ordinal
+// of a device in `managed_on` and not -1, managed.
+CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
+                       std::size_t size, int managed_on, CUdeviceptr* address) {
+  constexpr std::size_t kPage = 4096;
+  if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
+  Block block;
+  block.size = size;
+  block.reserved = RoundUp(size, kPage);
+  block.on_host = true;
+  block.is_managed = managed_on >= 0;
+  block.context = context;
+  auto memory = std::make_shared<Memory>();
+  memory->size = block.reserved;
+  memory->label.instance = state.config.machine;
+  memory->label.kind = MemoryLabel::Kind::kHost;
+  if (block.is_managed) {
+    memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    memory->location.id = managed_on;
+  }
+  const std::optional<OsMemory> os =
+      CreateMemory(memory->label, block.reserved);
+  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
+  memory->os = *os;
+  block.buffer_id = state.next_buffer_id++;
+  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
+  if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  block.memory = std::move(memory);
+  *address = reinterpret_cast<CUdeviceptr>(shadow->data());
+  state.blocks[*address] = std::move(block);
+  return CUDA_SUCCESS;
+}
+
 CUresult AllocateOnHost(const char* call, void** data, std::size_t size,
                         unsigned int flags) {
   RETURN_IF_FAILED(Enter(call));
@@ -76,37 +109,6 @@ bool IsHostsAlone(const Block& block) {
 
 bool IsOwnDeviceBlock(const Block& block) {
   return !block.on_host && block.pool == nullptr && block.opens == 0;
-}
-
-CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
-                       std::size_t size, int managed_on, CUdeviceptr* address) {
-  constexpr std::size_t kPage = 4096;
-  if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
-  Block block;
-  block.size = size;
-  block.reserved = RoundUp(size, kPage);
-  block.on_host = true;
-  block.is_managed = managed_on >= 0;
-  block.context = context;
-  auto memory = std::make_shared<Memory>();
-  memory->size = block.reserved;
-  memory->label.instance = state.config.machine;
-  memory->label.kind = MemoryLabel::Kind::kHost;
-  if (block.is_managed) {
-    memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    memory->location.id = managed_on;
-  }
-  const std::optional<OsMemory> os =
-      CreateMemory(memory->label, block.reserved);
-  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
-  memory->os = *os;
-  block.buffer_id = state.next_buffer_id++;
-  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
-  if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  block.memory = std::move(memory);
-  *address = reinterpret_cast<CUdeviceptr>(shadow->data());
-  state.blocks[*address] = std::move(block);
-  return CUDA_SUCCESS;
 }
 
 void FreeBlocksOf(State& state, const Context& context) {
@@ -165,6 +167,23 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
   RETURN_IF_FAILED(Enter("cuMemFree"));
   if (address == 0) return CUDA_SUCCESS;
   return FreeAt(address, /*on_host=*/false);
+}
+
+// Managed memory, as far as a program that shares memory has to tell it from
+// others: made, asked after, copied, freed. Nothing moves: both the CPU and the
+// device have it where it is. Taken from the documentation, not measured.
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, std::size_t size,
+                                   unsigned int flags) {
+  RETURN_IF_FAILED(Enter("cuMemAllocManaged"));
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
+  if (address == nullptr || size == 0 ||
+      (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return MakeHostBlock(state, context, size, context->device, address);
 }
 
 CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
