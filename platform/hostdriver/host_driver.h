@@ -80,10 +80,10 @@
 //   VMMSHARE_HOST_FABRIC_CLUSTER  a UUID; default all zero, as on H100
 //   VMMSHARE_HOST_FABRIC_CLIQUE   a number; default 0
 //   VMMSHARE_HOST_FABRIC_HEALTH   NVML's health mask; default 0
+//   VMMSHARE_HOST_MIG             1: MIG mode is on; default 0
 // From VMMSHARE_HOST_VERSION=13.4 on the driver itself tells cluster and cliques
 // (cuDeviceGetFabricClusterUuid and its kin, by cuGetProcAddress alone).
-//   VMMSHARE_HOST_MIG             1: MIG mode is on; default 0
-// and these, for all devices:
+// And these, for all devices:
 //   VMMSHARE_HOST_NVML_FAIL       entries and the NVML result that each call of
 //                                 them answers: "nvmlInit_v2:9"
 //   VMMSHARE_HOST_FABRIC_ROOT     a folder in whose /dev and /proc IMEX is
@@ -144,9 +144,8 @@
 //     cuMemAllocFromPoolAsync on a captured stream are refused
 //     (CUDA_ERROR_NOT_SUPPORTED), and the capture goes on. cuMemFreeAsync there
 //     is refused as 580 refuses it, since the graph has allocated nothing.
-//   - cuGetProcAddress knows the signatures of platform/cuda/driver_table.h,
-//   not the
-//     older ones of the same names.
+//   - cuGetProcAddress knows the signatures of platform/cuda/driver_table.h, not
+//     the older ones of the same names.
 //   - An interprocess event cannot be opened once its maker destroyed it.
 //   - Processes that share a budget lock it. One that is stopped while it holds
 //     the lock makes cuMemCreate, or cuInit, of the others answer
