@@ -111,10 +111,6 @@ std::vector<std::wstring> ReadOnce(const std::wstring& folder,
 
 }  // namespace
 
-std::wstring Widen(std::string_view text) {
-  return std::wstring(text.begin(), text.end());
-}
-
 std::string Narrow(std::wstring_view text) {
   std::string narrow;
   for (const wchar_t c : text) {
@@ -124,7 +120,7 @@ std::string Narrow(std::wstring_view text) {
 }
 
 std::wstring LocalName(std::string_view name) {
-  return L"Local\\" + Widen(name);
+  return L"Local\\" + std::wstring(name.begin(), name.end());
 }
 
 std::string TypeOfHandle(std::intptr_t handle) {

@@ -9,11 +9,10 @@
 
 namespace vmm::hostdriver {
 
-// ASCII text as UTF-16 and back. Other characters become '?'.
-std::wstring Widen(std::string_view text);
+// UTF-16 as ASCII text. Other characters become '?'.
 std::string Narrow(std::wstring_view text);
 
-// The name for the call that makes an object: in this session's folder.
+// The name for the call that makes an object: ASCII, in this session's folder.
 std::wstring LocalName(std::string_view name);
 
 // The type ("Section") and the full name of the object behind `handle`; empty

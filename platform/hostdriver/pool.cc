@@ -22,6 +22,23 @@ std::shared_ptr<Pool> NewPool(State& state, int ordinal) {
   return pool;
 }
 
+// The default pool of the device `ordinal`.
+std::shared_ptr<Pool> DefaultPool(State& state, int ordinal) {
+  std::shared_ptr<Pool>& pool = state.default_pools[ordinal];
+  if (pool == nullptr) {
+    pool = NewPool(state, ordinal);
+    pool->is_default = true;
+  }
+  return pool;
+}
+
+// The one that cuMemAllocAsync uses there.
+std::shared_ptr<Pool> CurrentPool(State& state, int ordinal) {
+  const auto set = state.current_pools.find(ordinal);
+  return set != state.current_pools.end() ? set->second
+                                          : DefaultPool(state, ordinal);
+}
+
 // What pools exist for; the codes for others are not measured.
 CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
   if (props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
@@ -92,21 +109,6 @@ std::shared_ptr<Pool> FindPool(State& state, const char* call,
                                CUmemoryPool id) {
   return id == nullptr ? nullptr
                        : FindOrStop(state, call, "pool", state.pools, id);
-}
-
-std::shared_ptr<Pool> DefaultPool(State& state, int ordinal) {
-  std::shared_ptr<Pool>& pool = state.default_pools[ordinal];
-  if (pool == nullptr) {
-    pool = NewPool(state, ordinal);
-    pool->is_default = true;
-  }
-  return pool;
-}
-
-std::shared_ptr<Pool> CurrentPool(State& state, int ordinal) {
-  const auto set = state.current_pools.find(ordinal);
-  return set != state.current_pools.end() ? set->second
-                                          : DefaultPool(state, ordinal);
 }
 
 }  // namespace vmm::hostdriver

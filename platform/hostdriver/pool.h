@@ -74,10 +74,6 @@ struct Segment {
 
 // The live pool `id`; null for a null one; stops on any other value.
 std::shared_ptr<Pool> FindPool(State& state, const char* call, CUmemoryPool id);
-// The default pool of the device `ordinal`.
-std::shared_ptr<Pool> DefaultPool(State& state, int ordinal);
-// The one that cuMemAllocAsync uses there.
-std::shared_ptr<Pool> CurrentPool(State& state, int ordinal);
 
 // Hands out `size` bytes of `pool` for use in the order of `stream`.
 CUresult TakeFromPool(State& state, const std::shared_ptr<Pool>& pool,
