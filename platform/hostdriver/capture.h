@@ -6,7 +6,6 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_CAPTURE_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_CAPTURE_H_
 
-#include <memory>
 #include <thread>
 #include <vector>
 

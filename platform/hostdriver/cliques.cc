@@ -7,7 +7,6 @@
 #include <array>
 #include <cstring>
 
-#include "platform/hostdriver/context.h"
 #include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {

@@ -5,7 +5,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "platform/hostdriver/event_slots.h"
 #include "platform/hostdriver/object_names_win.h"

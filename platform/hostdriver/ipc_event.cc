@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "platform/hostdriver/context.h"
-#include "platform/hostdriver/misuse.h"
 
 namespace vmm::hostdriver {
 namespace {

@@ -1,7 +1,6 @@
 // The functions that only this driver has.
 #include <cstring>
 
-#include "platform/hostdriver/event.h"
 #include "platform/hostdriver/failures.h"
 #include "platform/hostdriver/state.h"
 

@@ -8,7 +8,6 @@
 // After the line above.
 #include <winternl.h>
 
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <map>

@@ -1,7 +1,6 @@
 #include "platform/hostdriver/module.h"
 
 #include <array>
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <string>

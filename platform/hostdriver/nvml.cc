@@ -2,7 +2,6 @@
 // the environment (host_driver.h). Like NVIDIA's, it counts all devices of the
 // machine and ignores CUDA_VISIBLE_DEVICES.
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>

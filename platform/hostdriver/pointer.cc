@@ -6,7 +6,6 @@
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/blocks.h"
 #include "platform/hostdriver/context.h"
-#include "platform/hostdriver/physical_memory.h"
 #include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {

@@ -6,7 +6,6 @@
 
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/capture.h"
-#include "platform/hostdriver/context.h"
 #include "platform/hostdriver/misuse.h"
 
 namespace vmm::hostdriver {

@@ -1,6 +1,5 @@
 // Work in a stream that is not a copy: values in memory, host functions.
 #include <atomic>
-#include <utility>
 #include <vector>
 
 #include "platform/hostdriver/address_space.h"
