@@ -91,13 +91,6 @@ CUresult Begin(State& state, CUstream stream) {
   return CurrentContext(state, &context);
 }
 
-// What cuMemcpyHtoD from pageable memory does before it copies.
-CUresult WaitForNullStream(State& state, Lock& lock) {
-  std::shared_ptr<Stream> stream;
-  const CUresult r = FindStream(state, "cuMemcpyHtoD", nullptr, &stream);
-  return r == CUDA_SUCCESS ? WaitForStream(state, lock, stream) : r;
-}
-
 CUresult BetweenDevices(State& state, Lock& lock, const char* call,
                         CUdeviceptr to, CUdeviceptr from, std::size_t size,
                         CUstream stream, bool wait) {
@@ -126,7 +119,11 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
   // what it held then. In a graph it is of what it holds at each launch.
   std::shared_ptr<std::vector<std::byte>> staged;
   if (!IsPinned(state, from, size) && !IsCaptured(state, stream)) {
-    if (wait) RETURN_IF_FAILED(WaitForNullStream(state, lock));
+    if (wait) {
+      std::shared_ptr<Stream> null_stream;
+      RETURN_IF_FAILED(FindStream(state, call, stream, &null_stream));
+      RETURN_IF_FAILED(WaitForStream(state, lock, null_stream));
+    }
     staged = std::make_shared<std::vector<std::byte>>(source, source + size);
     source = staged->data();
     wait = wait && IsHostBlock(state, to);
