@@ -52,11 +52,6 @@ bool IsUnused(const Segment& segment) {
   return range.size == segment.memory->size && range.stream == nullptr;
 }
 
-void SetReserved(Pool& pool, std::uint64_t bytes) {
-  pool.reserved = bytes;
-  pool.reserved_high = std::max(pool.reserved_high, bytes);
-}
-
 // Gives the unused segments back to the system that `may_go` lets go.
 template <typename MayGo>
 void GiveBack(State& state, MayGo may_go) {
@@ -65,7 +60,7 @@ void GiveBack(State& state, MayGo may_go) {
     if (!may_go(segment)) return false;
     Settle(segment);
     if (!IsUnused(segment)) return false;
-    SetReserved(*segment.pool, segment.pool->reserved - segment.memory->size);
+    segment.pool->reserved -= segment.memory->size;
     if (Retired().size() >= kMostRetired) Retired().erase(Retired().begin());
     Retired()[segment.start] = segment.memory->size;
     return true;
@@ -154,7 +149,8 @@ std::shared_ptr<Segment> AddSegment(State& state,
   segment->pool = pool;
   segment->start = start;
   segment->free[0].size = memory->size;
-  SetReserved(*pool, pool->reserved + memory->size);
+  pool->reserved += memory->size;
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
   segment->memory = std::move(memory);
   state.segments[start] = segment;
   return segment;
