@@ -126,23 +126,6 @@ absl::Status RefuseWhatBlocks(std::vector<OsHandle>& handles,
 
 const bool kHangingUpMayLoseHandles = false;
 
-Channel::Channel(Channel&& other) noexcept
-    : socket_(std::move(other.socket_)),
-      peer_(std::move(other.peer_)),
-      broken_(other.broken_.load()),
-      state_(std::move(other.state_)) {}
-
-Channel& Channel::operator=(Channel&& other) noexcept {
-  if (this != &other) {
-    Close();
-    socket_ = std::move(other.socket_);
-    peer_ = std::move(other.peer_);
-    broken_ = other.broken_.load();
-    state_ = std::move(other.state_);
-  }
-  return *this;
-}
-
 void Channel::Break() {
   broken_ = true;
   state_->ForgetProcess();

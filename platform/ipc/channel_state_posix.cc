@@ -37,8 +37,6 @@ absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle socket,
   return Channel(std::move(socket), std::move(maker), std::move(state));
 }
 
-Channel::~Channel() { Close(); }
-
 void Channel::Close() {
   if (state_ == nullptr) return;
   peer_ = peer();

@@ -50,25 +50,6 @@ absl::Status HungUp(const PeerCredentials& peer) {
 
 const bool kHangingUpMayLoseHandles = true;
 
-Channel::Channel(Channel&& other) noexcept
-    : socket_(std::move(other.socket_)),
-      peer_(std::move(other.peer_)),
-      broken_(other.broken_.load()),
-      state_(std::move(other.state_)) {}
-
-Channel& Channel::operator=(Channel&& other) noexcept {
-  if (this != &other) {
-    Close();
-    socket_ = std::move(other.socket_);
-    peer_ = std::move(other.peer_);
-    broken_ = other.broken_.load();
-    state_ = std::move(other.state_);
-  }
-  return *this;
-}
-
-Channel::~Channel() { Close(); }
-
 void Channel::Close() {
   // Closed last, when nobody can take them any more for those that were sent.
   std::vector<OsHandle> parked;
