@@ -35,17 +35,6 @@ constexpr char kNoDuplicates[] =
     " (OpenProcess with PROCESS_DUP_HANDLE is refused). Run both as one user "
     "with one integrity level, or let the one with more rights listen.";
 
-absl::Status ClosedError() {
-  return absl::UnavailableError(
-      "this channel is closed: it was closed here, or after an error; connect "
-      "anew");
-}
-
-absl::Status HungUp(const PeerCredentials& peer) {
-  return absl::UnavailableError(
-      absl::StrCat("the peer, ", Describe(peer), ", hung up"));
-}
-
 }  // namespace
 
 const bool kHangingUpMayLoseHandles = true;
@@ -225,7 +214,7 @@ absl::Status Channel::Send(std::uint16_t type,
   }
   if (broken_) return ClosedError();
   if (absl::IsUnavailable(status) || OtherEndIsClosed(socket_)) {
-    return HungUp(peer_);  // What it said before can be received.
+    return HungUpError(peer_);  // What it said before can be received.
   }
   Break();
   return status;
@@ -250,7 +239,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     if (absl::IsUnavailable(size.status())) {
       Break();
-      return HungUp(peer_);
+      return HungUpError(peer_);
     }
     if (!size.ok() && !absl::IsDataLoss(size.status())) {
       Break();
@@ -279,7 +268,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     if (absl::IsUnavailable(message.status())) {
       Break();
-      return HungUp(peer_);
+      return HungUpError(peer_);
     }
     if (absl::IsPermissionDenied(message.status())) {
       Break();

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -13,7 +12,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
@@ -58,20 +56,6 @@ bool AllUsersAreMapped() {
          inside == 0 && count == 0xffffffffu;
 }
 
-bool IsListed(const UserId& user, const PeerPolicy& policy) {
-  return user == CurrentUser() ||
-         std::find(policy.also_allowed.begin(), policy.also_allowed.end(),
-                   user) != policy.also_allowed.end();
-}
-
-std::string ListAllowed(const PeerPolicy& policy) {
-  std::string text = CurrentUser().text();
-  for (const UserId& user : policy.also_allowed) {
-    absl::StrAppend(&text, ", ", user.text());
-  }
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket) {
@@ -86,18 +70,13 @@ absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket) {
 }
 
 absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
-  if (!IsListed(peer.user, policy)) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the peer is ", Describe(peer), ", and only these users may connect: ",
-        ListAllowed(policy), ". Name others in PeerPolicy::also_allowed."));
-  }
+  RETURN_IF_ERROR(CheckListed(peer, policy));
   if (StandsForUnknownUsers(peer.user)) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the peer is ", Describe(peer),
-        ", a number that stands for every user "
-        "whom this user namespace does not map, so that nobody can tell who "
-        "it is. If it is a program of this container's own, run it as another "
-        "user than ",
+        ", a number that stands for every user whom this user namespace does "
+        "not map, so that nobody can tell who it is. If it is a program of "
+        "this container's own, run it as another user than ",
         peer.user.text(), "."));
   }
   return absl::OkStatus();
@@ -129,21 +108,6 @@ bool CurrentUserIsUnknown() { return StandsForUnknownUsers(CurrentUser()); }
 
 bool MayOwnPath(uid_t uid, const PeerPolicy& policy) {
   return uid == 0 || IsListed(UserId(absl::StrCat(uid)), policy);
-}
-
-std::string Describe(const PeerCredentials& peer) {
-  return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
-}
-
-absl::Status HungUpError(const PeerCredentials& peer) {
-  return absl::UnavailableError(
-      absl::StrCat("the peer, ", Describe(peer), ", hung up"));
-}
-
-absl::Status ClosedError() {
-  return absl::UnavailableError(
-      "this channel is closed: it was closed here, or after an error; connect "
-      "anew");
 }
 
 }  // namespace vmm::platform

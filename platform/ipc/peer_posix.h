@@ -6,9 +6,9 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/ipc/channel.h"
+#include "platform/ipc/peer.h"
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
@@ -16,12 +16,6 @@ namespace vmm::platform {
 // What the kernel recorded about the peer when `socket` was connected: for the
 // side that connects, who called listen(); for a pair, who made it.
 absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket);
-
-// OK when `peer` is this process's effective user or in `policy`; otherwise
-// PERMISSION_DENIED. Root is no exception: a root peer of another user's
-// process must be named in `policy`. Root could reach the memory without us;
-// what the rule prevents is a program that talks to a service it did not mean.
-absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy);
 
 // Whether `user` is the number under which the kernel shows everybody whom this
 // user namespace does not map, so that it says nothing of who that is.
@@ -36,13 +30,6 @@ absl::StatusOr<uid_t> ReadOverflowUser(const std::string& path);
 // goes through: root (who owns /tmp and could replace anything anyway) or an
 // allowed peer.
 bool MayOwnPath(uid_t uid, const PeerPolicy& policy);
-
-// "process 12 of user 1000", for messages.
-std::string Describe(const PeerCredentials& peer);
-
-// UNAVAILABLE: the peer hung up; this end is closed.
-absl::Status HungUpError(const PeerCredentials& peer);
-absl::Status ClosedError();
 
 }  // namespace vmm::platform
 

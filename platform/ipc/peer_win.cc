@@ -5,8 +5,6 @@
 // After the line above.
 #include <aclapi.h>
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "platform/base/status_macros.h"
@@ -66,12 +64,6 @@ absl::StatusOr<UserId> OwnerOf(const OsHandle& pipe) {
 absl::Status Ended(ULONG pid) {
   return absl::UnavailableError(absl::StrCat(
       "the peer, process ", pid, ", has ended or closed the connection"));
-}
-
-bool IsListed(const UserId& user, const PeerPolicy& policy) {
-  return user == CurrentUser() ||
-         std::find(policy.also_allowed.begin(), policy.also_allowed.end(),
-                   user) != policy.also_allowed.end();
 }
 
 }  // namespace
@@ -173,18 +165,7 @@ absl::Status CheckServer(const ServerFacts& server, std::int64_t pid) {
 }
 
 absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
-  if (IsListed(peer.user, policy)) return absl::OkStatus();
-  std::string allowed = CurrentUser().text();
-  for (const UserId& user : policy.also_allowed) {
-    absl::StrAppend(&allowed, ", ", user.text());
-  }
-  return absl::PermissionDeniedError(absl::StrCat(
-      "the peer is ", Describe(peer), ", and only these users may connect: ",
-      allowed, ". Name others in PeerPolicy::also_allowed."));
-}
-
-std::string Describe(const PeerCredentials& peer) {
-  return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
+  return CheckListed(peer, policy);
 }
 
 }  // namespace vmm::platform

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/ipc/channel.h"
+#include "platform/ipc/peer.h"
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
@@ -54,13 +54,6 @@ struct ServerFacts {
 // least as much as this process: programs of one user that are kept apart (at
 // low integrity, in an AppContainer) can take a name that is free.
 absl::Status CheckServer(const ServerFacts& server, std::int64_t pid);
-
-// OK when `peer` is this process's user or in `policy`; otherwise
-// PERMISSION_DENIED. SYSTEM and administrators are no exception.
-absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy);
-
-// "process 12 of user S-1-5-21-...", for messages.
-std::string Describe(const PeerCredentials& peer);
 
 }  // namespace vmm::platform
 
