@@ -1,8 +1,6 @@
 #include "platform/ipc/peer_posix.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -13,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/text_file_posix.h"
 
@@ -44,15 +41,11 @@ uid_t OverflowUser() {
 
 // Whether every user has a number here. If not, the overflow user is no identity.
 bool AllUsersAreMapped() {
-  const OsHandle file =
-      AdoptDescriptor(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
-  char text[256] = "";
-  if (!file.has_value() ||
-      ::read(static_cast<int>(file.get()), text, sizeof(text) - 1) <= 0) {
-    return false;
-  }
+  const absl::StatusOr<std::string> map = ReadTextFile("/proc/self/uid_map");
   unsigned inside = 1, outside = 1, count = 0;
-  return std::sscanf(text, "%u %u %u", &inside, &outside, &count) == 3 &&
+  return map.ok() &&
+         std::sscanf(map->c_str(), "%u %u %u", &inside, &outside, &count) ==
+             3 &&
          inside == 0 && count == 0xffffffffu;
 }
 
