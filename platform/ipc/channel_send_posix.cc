@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
@@ -72,18 +73,7 @@ absl::Status Channel::Send(std::uint16_t type,
                            absl::Span<const OsHandle* const> handles,
                            Deadline deadline, const CancelEvent* cancel) {
   if (!is_open()) return ClosedError();
-  if (payload.size() > kMaxPayload || handles.size() > kMaxHandles) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", payload.size(), " bytes and ",
-                     handles.size(), " handles is over the limit of ",
-                     kMaxPayload, " bytes and ", kMaxHandles, " handles"));
-  }
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    if (handles[i] == nullptr || !handles[i]->has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "handle ", i, " of ", handles.size(), " to send owns nothing"));
-    }
-  }
+  RETURN_IF_ERROR(CheckSendable(payload, handles));
 
   std::array<std::uint8_t, kFrameHeaderSize> header =
       EncodeFrameHeader({type, static_cast<std::uint32_t>(payload.size()),

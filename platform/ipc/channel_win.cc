@@ -136,18 +136,7 @@ absl::Status Channel::Send(std::uint16_t type,
                            Deadline deadline, const CancelEvent* cancel) {
   const State::Use use(*this);
   if (!use.allowed()) return ClosedError();
-  if (payload.size() > kMaxPayload || handles.size() > kMaxHandles) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", payload.size(), " bytes and ",
-                     handles.size(), " handles is over the limit of ",
-                     kMaxPayload, " bytes and ", kMaxHandles, " handles"));
-  }
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    if (handles[i] == nullptr || !handles[i]->has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "handle ", i, " of ", handles.size(), " to send owns nothing"));
-    }
-  }
+  RETURN_IF_ERROR(CheckSendable(payload, handles));
   State& state = *state_;
   const bool is_server = state.end == State::End::kServer;
   if (is_server && !handles.empty() && !state.peer.may_duplicate) {

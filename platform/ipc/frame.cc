@@ -24,6 +24,23 @@ void Store(std::uint8_t* at, std::uint32_t value, std::size_t size) {
 
 }  // namespace
 
+absl::Status CheckSendable(absl::Span<const std::uint8_t> payload,
+                           absl::Span<const OsHandle* const> handles) {
+  if (payload.size() > kMaxPayload || handles.size() > kMaxHandles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", payload.size(), " bytes and ",
+                     handles.size(), " handles is over the limit of ",
+                     kMaxPayload, " bytes and ", kMaxHandles, " handles"));
+  }
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    if (handles[i] == nullptr || !handles[i]->has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "handle ", i, " of ", handles.size(), " to send owns nothing"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::array<std::uint8_t, kFrameHeaderSize> EncodeFrameHeader(
     const FrameHeader& header) {
   std::array<std::uint8_t, kFrameHeaderSize> bytes{};

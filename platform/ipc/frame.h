@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "platform/ipc/channel.h"
@@ -35,6 +36,11 @@ struct FrameHeader {
   std::uint32_t payload_size = 0;
   std::uint16_t handle_count = 0;
 };
+
+// INVALID_ARGUMENT when a message of these would be over the limits, or a handle
+// owns nothing.
+absl::Status CheckSendable(absl::Span<const std::uint8_t> payload,
+                           absl::Span<const OsHandle* const> handles);
 
 std::array<std::uint8_t, kFrameHeaderSize> EncodeFrameHeader(
     const FrameHeader& header);
