@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/wire.h"
 
 namespace vmm::platform {
 namespace {
 
-constexpr std::uint8_t kMagic[4] = {'V', 'M', 'S', 'H'};
-
-std::uint32_t Load(absl::Span<const std::uint8_t> packet, std::size_t offset,
-                   std::size_t size) {
-  std::uint32_t value = 0;
-  for (std::size_t i = size; i-- > 0;) value = value << 8 | packet[offset + i];
-  return value;
-}
+constexpr std::array<std::uint8_t, 4> kMagic = {'V', 'M', 'S', 'H'};
 
 void Store(std::uint8_t* at, std::uint32_t value, std::size_t size) {
   for (std::size_t i = 0; i < size; ++i) {
@@ -44,7 +38,7 @@ absl::Status CheckSendable(absl::Span<const std::uint8_t> payload,
 std::array<std::uint8_t, kFrameHeaderSize> EncodeFrameHeader(
     const FrameHeader& header) {
   std::array<std::uint8_t, kFrameHeaderSize> bytes{};
-  std::copy(std::begin(kMagic), std::end(kMagic), bytes.begin());
+  std::copy(kMagic.begin(), kMagic.end(), bytes.begin());
   Store(&bytes[4], kFrameVersion, 2);
   Store(&bytes[6], header.type, 2);
   Store(&bytes[8], header.payload_size, 4);
@@ -59,21 +53,23 @@ absl::StatusOr<FrameHeader> DecodeFrame(absl::Span<const std::uint8_t> packet,
                                             " bytes, and the header alone ",
                                             kFrameHeaderSize));
   }
-  if (!std::equal(std::begin(kMagic), std::end(kMagic), packet.begin())) {
+  WireReader reader(packet);
+  std::array<std::uint8_t, 4> magic{};
+  reader.TakeBytes(absl::MakeSpan(magic));
+  if (magic != kMagic) {
     return absl::DataLossError("it does not start with the magic VMSH");
   }
-  if (const std::uint32_t version = Load(packet, 4, 2);
+  if (const auto version = reader.Take<std::uint16_t>();
       version != kFrameVersion) {
-    return absl::DataLossError(absl::StrCat(
-        "its frame version is ", version,
-        ", and this build of "
-        "vmmshare speaks ",
-        kFrameVersion, "; use builds of one version on both sides"));
+    return absl::DataLossError(
+        absl::StrCat("its frame version is ", version,
+                     ", and this build of vmmshare speaks ", kFrameVersion,
+                     "; use builds of one version on both sides"));
   }
   FrameHeader header;
-  header.type = static_cast<std::uint16_t>(Load(packet, 6, 2));
-  header.payload_size = Load(packet, 8, 4);
-  header.handle_count = static_cast<std::uint16_t>(Load(packet, 12, 2));
+  header.type = reader.Take<std::uint16_t>();
+  header.payload_size = reader.Take<std::uint32_t>();
+  header.handle_count = reader.Take<std::uint16_t>();
   if (header.payload_size > kMaxPayload ||
       header.payload_size != packet.size() - kFrameHeaderSize) {
     return absl::DataLossError(absl::StrCat(
@@ -86,7 +82,7 @@ absl::StatusOr<FrameHeader> DecodeFrame(absl::Span<const std::uint8_t> packet,
         "it states ", header.handle_count, " handles and came with ", handles,
         "; at most ", kMaxHandles, " may be sent"));
   }
-  if (Load(packet, 14, 2) != 0) {
+  if (reader.Take<std::uint16_t>() != 0) {
     return absl::DataLossError("the last two bytes of its header are not zero");
   }
   return header;

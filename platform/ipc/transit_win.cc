@@ -6,13 +6,14 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/wire.h"
 #include "platform/os/kernel_object_win.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
 namespace {
 
-constexpr std::uint8_t kTaken[4] = {'V', 'M', 'S', 'A'};
+constexpr std::array<std::uint8_t, 4> kTaken = {'V', 'M', 'S', 'A'};
 
 HANDLE Raw(std::intptr_t value) { return reinterpret_cast<HANDLE>(value); }
 
@@ -96,7 +97,7 @@ absl::StatusOr<OsHandle> TakePushed(std::int64_t value) {
 
 std::array<std::uint8_t, kTakenBytes> EncodeTaken(std::uint32_t count) {
   std::array<std::uint8_t, kTakenBytes> message{};
-  std::copy(std::begin(kTaken), std::end(kTaken), message.begin());
+  std::copy(kTaken.begin(), kTaken.end(), message.begin());
   for (std::size_t i = 0; i < sizeof(count); ++i) {
     message[4 + i] = static_cast<std::uint8_t>(count >> (8 * i));
   }
@@ -104,15 +105,11 @@ std::array<std::uint8_t, kTakenBytes> EncodeTaken(std::uint32_t count) {
 }
 
 std::uint32_t DecodeTaken(absl::Span<const std::uint8_t> message) {
-  if (message.size() != kTakenBytes ||
-      !std::equal(std::begin(kTaken), std::end(kTaken), message.begin())) {
-    return 0;
-  }
-  std::uint32_t count = 0;
-  for (std::size_t i = sizeof(count); i-- > 0;) {
-    count = count << 8 | message[4 + i];
-  }
-  return count;
+  WireReader reader(message);
+  std::array<std::uint8_t, 4> magic{};
+  reader.TakeBytes(absl::MakeSpan(magic));
+  const auto count = reader.Take<std::uint32_t>();
+  return message.size() == kTakenBytes && magic == kTaken ? count : 0;
 }
 
 void StoreHandle(std::int64_t value, std::uint8_t* at) {
@@ -123,9 +120,8 @@ void StoreHandle(std::int64_t value, std::uint8_t* at) {
 }
 
 std::int64_t LoadHandle(const std::uint8_t* at) {
-  std::uint64_t bits = 0;
-  for (std::size_t i = kHandleBytes; i-- > 0;) bits = bits << 8 | at[i];
-  return static_cast<std::int64_t>(bits);
+  WireReader reader(absl::MakeConstSpan(at, kHandleBytes));
+  return static_cast<std::int64_t>(reader.Take<std::uint64_t>());
 }
 
 }  // namespace vmm::platform
