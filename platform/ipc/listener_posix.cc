@@ -5,13 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/check.h"
@@ -35,15 +33,6 @@ namespace {
 
 // Peers that may wait to be accepted; more wait in their connect().
 constexpr int kBacklog = 64;
-
-absl::StatusOr<std::string> RandomName() {
-  std::array<std::uint8_t, 16> bytes;
-  if (absl::Status status = FillRandom(absl::MakeSpan(bytes)); !status.ok()) {
-    return status;
-  }
-  return absl::BytesToHexString(absl::string_view(
-      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
 
 // The lock of a directory. Held by whoever binds a chosen name in it, so that
 // between looking at a left-over socket and replacing it nobody else does the

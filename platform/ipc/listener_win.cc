@@ -1,9 +1,7 @@
 #include <windows.h>
 
-#include <array>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/ipc/cancels_of.h"
@@ -97,15 +95,6 @@ class Instance {
   bool pending_ = false;
   std::uint64_t connected_ = 0;
 };
-
-absl::StatusOr<std::string> RandomName() {
-  std::array<std::uint8_t, 16> bytes;
-  if (absl::Status status = FillRandom(absl::MakeSpan(bytes)); !status.ok()) {
-    return status;
-  }
-  return absl::BytesToHexString(absl::string_view(
-      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
 
 }  // namespace
 

@@ -1,9 +1,11 @@
 #include "platform/os/machine.h"
 
 #include <optional>
-#include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::platform {
 
@@ -14,11 +16,16 @@ absl::StatusOr<const Machine*> ThisMachine() {
       *new std::optional<Machine>;
   const MutexLock lock(mutex);
   if (!known.has_value()) {
-    absl::StatusOr<Machine> read = ReadMachine();
-    if (!read.ok()) return read.status();
-    known = *std::move(read);
+    ASSIGN_OR_RETURN(known, ReadMachine());
   }
   return &*known;
+}
+
+absl::StatusOr<std::string> RandomName() {
+  std::array<std::uint8_t, 16> bytes;
+  RETURN_IF_ERROR(FillRandom(absl::MakeSpan(bytes)));
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 }  // namespace vmm::platform

@@ -34,6 +34,9 @@ absl::StatusOr<Machine> ReadMachine(const std::string& root = "");
 // Fills `bytes` with random bytes fit for secrets.
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes);
 
+// A name that nobody else draws: 128 random bits as 32 hexadecimal digits.
+absl::StatusOr<std::string> RandomName();
+
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_OS_MACHINE_H_
