@@ -23,4 +23,11 @@ Process Process::FromHandle(std::shared_ptr<const OsHandle> handle,
   return Process(std::move(handle), pid);
 }
 
+absl::StatusOr<bool> Process::HasExited() const {
+  const absl::Status status = WaitForExit(absl::InfinitePast());
+  if (absl::IsDeadlineExceeded(status)) return false;
+  if (!status.ok()) return status;
+  return true;
+}
+
 }  // namespace vmm::platform

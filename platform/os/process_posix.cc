@@ -91,13 +91,6 @@ absl::StatusOr<Process> Process::Open(std::int64_t pid) {
   return FromHandle(std::move(process), pid);
 }
 
-absl::StatusOr<bool> Process::HasExited() const {
-  absl::Status status = WaitForExit(absl::InfinitePast());
-  if (absl::IsDeadlineExceeded(status)) return false;
-  if (!status.ok()) return status;
-  return true;
-}
-
 std::uint64_t Process::Identity() const {
   Check(handle_ != nullptr, "this Process was moved from");
   // Elsewhere than in a file system of their own all pidfds are one file.

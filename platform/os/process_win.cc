@@ -59,13 +59,6 @@ absl::StatusOr<Process> Process::Open(std::int64_t pid) {
                     pid);
 }
 
-absl::StatusOr<bool> Process::HasExited() const {
-  const absl::Status status = WaitForExit(absl::InfinitePast());
-  if (absl::IsDeadlineExceeded(status)) return false;
-  if (!status.ok()) return status;
-  return true;
-}
-
 std::uint64_t Process::Identity() const { return 0; }
 
 absl::Status Process::WaitForExit(Deadline deadline) const {
