@@ -27,8 +27,8 @@ class Deadline {
   absl::Duration Left() const;
   bool Passed() const { return Left() == absl::ZeroDuration(); }
 
-  // Left() for the standard library, which overflows on a time without end: at
-  // most a year, so that whoever waits looks again.
+  // Left() for the standard library and the kernel, which overflow on a time
+  // without end: at most a year, so that whoever waits looks again.
   std::chrono::nanoseconds Slice() const;
 
   Deadline operator-(absl::Duration earlier) const {

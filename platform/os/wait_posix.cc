@@ -2,21 +2,18 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
+#include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
 namespace {
 
-// Longer than any program runs, short enough for every kernel's timespec.
-constexpr absl::Duration kLongestWait = absl::Hours(24 * 365);
-
 int DescriptorOf(const OsHandle* handle) {
-  return handle != nullptr ? static_cast<int>(handle->get()) : -1;
+  return handle != nullptr ? Fd(*handle) : -1;
 }
 
 }  // namespace
@@ -27,11 +24,11 @@ absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
   const absl::Duration given = deadline.Left();
   for (;;) {
     // A negative descriptor is skipped by ppoll.
-    pollfd watched[4] = {{static_cast<int>(handle.get()), events, 0},
+    pollfd watched[4] = {{Fd(handle), events, 0},
                          {DescriptorOf(cancels.own), POLLIN, 0},
                          {DescriptorOf(cancels.parent), POLLIN, 0},
                          {DescriptorOf(cancels.process), POLLIN, 0}};
-    const absl::Duration left = std::min(deadline.Left(), kLongestWait);
+    const absl::Duration left = absl::FromChrono(deadline.Slice());
     const timespec timeout = absl::ToTimespec(left);
     const int ready = ::ppoll(watched, 4, &timeout, nullptr);
     if (ready < 0) {
