@@ -36,7 +36,7 @@ absl::StatusOr<OsHandle> ExportDmaBuf(const Driver& driver, CUdeviceptr address,
     return OsError(errno, "cuMemGetHandleForAddressRange() gave no descriptor");
   }
   // CUDA does not say whether it sets this.
-  if (::fcntl(static_cast<int>(owned.get()), F_SETFD, FD_CLOEXEC) != 0) {
+  if (::fcntl(Fd(owned), F_SETFD, FD_CLOEXEC) != 0) {
     return OsError(errno, "fcntl(dma-buf, F_SETFD, FD_CLOEXEC)");
   }
   return owned;

@@ -56,7 +56,7 @@ absl::Status CheckNvidiaDevice(const FileLook& look) {
 absl::Status CheckSealedMemory(const OsHandle& handle, const FileLook& look,
                                std::uint64_t size) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int fd = static_cast<int>(handle.get());
+  const int fd = Fd(handle);
   const int seals = fcntl(fd, F_GET_SEALS);
   // EINVAL is how the kernel says that a file has no seals.
   if (seals < 0 && errno != EINVAL) {

@@ -20,15 +20,14 @@ absl::StatusOr<CancelEvent> CancelEvent::Create() {
 
 void CancelEvent::Notify() const {
   // EAGAIN says that the counter is full: it was notified before.
-  while (::eventfd_write(static_cast<int>(handle_.get()), 1) != 0 &&
-         errno != EAGAIN) {
+  while (::eventfd_write(Fd(handle_), 1) != 0 && errno != EAGAIN) {
     Check(errno == EINTR, "this CancelEvent was moved from");
   }
 }
 
 void CancelEvent::Reset() const {
   eventfd_t count = 0;
-  while (::eventfd_read(static_cast<int>(handle_.get()), &count) != 0) {
+  while (::eventfd_read(Fd(handle_), &count) != 0) {
     if (errno == EINTR) continue;
     Check(errno != EBADF, "this CancelEvent was moved from");
     // EAGAIN says that it was not notified. After another error it stays so,

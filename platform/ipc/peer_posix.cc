@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/text_file_posix.h"
 
@@ -54,8 +55,7 @@ bool AllUsersAreMapped() {
 absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket) {
   ucred about{};
   socklen_t size = sizeof(about);
-  if (::getsockopt(static_cast<int>(socket.get()), SOL_SOCKET, SO_PEERCRED,
-                   &about, &size) != 0) {
+  if (::getsockopt(Fd(socket), SOL_SOCKET, SO_PEERCRED, &about, &size) != 0) {
     return OsError(errno,
                    absl::StrCat("getsockopt(", socket.get(), ", SO_PEERCRED)"));
   }

@@ -90,7 +90,7 @@ absl::Status CheckSeals(int seals, PeerAccess access) {
 
 absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
                         PeerAccess access) {
-  const int fd = static_cast<int>(handle.get());
+  const int fd = Fd(handle);
   const absl::StatusOr<FileLook> look = LookAt(handle);
   if (!look.ok()) {
     return Annotate(look.status(), "",
@@ -139,7 +139,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
   Check(size > 0, "SharedMemory::Create() of 0 bytes");
   absl::StatusOr<OsHandle> memory = MakeMemory();
   if (!memory.ok()) return memory.status();
-  const int fd = static_cast<int>(memory->get());
+  const int fd = Fd(*memory);
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0) {
     return OsError(errno, absl::StrCat("ftruncate(memfd, ", size, ")"));
   }
@@ -153,7 +153,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Open(const OsHandle& handle,
                                                 std::size_t size,
                                                 PeerAccess access) {
   Check(size > 0, "SharedMemory::Open() of 0 bytes");
-  const int fd = static_cast<int>(handle.get());
+  const int fd = Fd(handle);
   if (absl::Status fit = CheckMemfd(handle, size, access); !fit.ok())
     return fit;
   absl::StatusOr<MappedView> view = Map(fd, size, access);

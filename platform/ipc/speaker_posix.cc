@@ -32,8 +32,7 @@ constexpr int kScmPidfd = 4;
 absl::Status SwitchOn(const OsHandle& socket, int option,
                       absl::string_view name) {
   const int on = 1;
-  if (::setsockopt(static_cast<int>(socket.get()), SOL_SOCKET, option, &on,
-                   sizeof(on)) != 0) {
+  if (::setsockopt(Fd(socket), SOL_SOCKET, option, &on, sizeof(on)) != 0) {
     return OsError(errno,
                    absl::StrCat("setsockopt(", socket.get(), ", ", name, ")"));
   }
@@ -196,7 +195,7 @@ bool TakeSpeaker(cmsghdr& control, Speaker& speaker) {
 absl::Status ReadProcessFile(Speaker& speaker) {
   if (speaker.process == nullptr) return absl::OkStatus();
   struct stat about {};
-  if (::fstat(static_cast<int>(speaker.process->get()), &about) != 0) {
+  if (::fstat(Fd(*speaker.process), &about) != 0) {
     return OsError(errno, "fstat(pidfd of the peer)");
   }
   speaker.process_file = about.st_ino;

@@ -50,7 +50,7 @@ bool OthersMayWrite(const struct stat& folder) {
 bool IsPrivateAndLocal(const std::string& directory) {
   const OsHandle folder = AdoptDescriptor(
       ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  const int fd = static_cast<int>(folder.get());
+  const int fd = Fd(folder);
   struct stat about {};
   struct statfs system {};
   if (!folder.has_value() || ::fstat(fd, &about) != 0 ||
@@ -74,10 +74,8 @@ bool IsPrivateAndLocal(const std::string& directory) {
 int Probe(const OsHandle& datagrams, const std::string& path) {
   const absl::StatusOr<SocketAddress> address = MakeSocketAddress(path);
   if (!address.ok()) return EINVAL;
-  return ::connect(static_cast<int>(datagrams.get()), address->get(),
-                   address->size) == 0
-             ? 0
-             : errno;
+  return ::connect(Fd(datagrams), address->get(), address->size) == 0 ? 0
+                                                                      : errno;
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ absl::Status CheckFile(const std::string& path) {
   if (!file.has_value())
     return OsError(errno, absl::StrCat("open(", path, ")"));
   struct stat about;
-  if (::fstat(static_cast<int>(file.get()), &about) != 0) {
+  if (::fstat(Fd(file), &about) != 0) {
     return OsError(errno, absl::StrCat("fstat(", path, ")"));
   }
   if (!S_ISREG(about.st_mode)) {

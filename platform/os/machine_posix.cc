@@ -34,7 +34,7 @@ absl::StatusOr<Machine> ReadMachine(const std::string& root) {
                    "vmmshare needs it to tell machines apart: mount /proc.");
   }
   char text[kBootIdText] = {};
-  const ssize_t length = read(static_cast<int>(file.get()), text, sizeof(text));
+  const ssize_t length = read(Fd(file), text, sizeof(text));
   if (length < 0) {
     return OsError(errno, absl::StrCat("read(", path, ")"));
   }

@@ -49,7 +49,7 @@ absl::StatusOr<FileSpace> SharedMemorySpace(const std::string& root) {
     return OsError(errno, absl::StrCat("open(", path, ")"));
   }
   struct statfs about;
-  while (::fstatfs(static_cast<int>(folder.get()), &about) != 0) {
+  while (::fstatfs(Fd(folder), &about) != 0) {
     if (errno == EINTR) continue;
     return OsError(errno, absl::StrCat("fstatfs(", path, ")"));
   }

@@ -37,8 +37,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   std::string text;
   char piece[4096];
   while (text.size() < kMost) {
-    const ssize_t count =
-        ::read(static_cast<int>(file.get()), piece, sizeof(piece));
+    const ssize_t count = ::read(Fd(file), piece, sizeof(piece));
     if (count < 0) {
       if (errno == EINTR) continue;
       return OsError(errno, absl::StrCat("read(", path, ")"));
