@@ -2,6 +2,9 @@
 #ifndef VMMSHARE_PLATFORM_OS_DESCRIPTOR_POSIX_H_
 #define VMMSHARE_PLATFORM_OS_DESCRIPTOR_POSIX_H_
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
@@ -12,6 +15,10 @@ namespace vmm::platform {
 // would write into it: it is then exchanged for a higher one. Owns nothing, with
 // errno set, when there is none left for that.
 OsHandle AdoptDescriptor(int fd);
+
+// Opens the file at `path` for reading; a FIFO does not hold up the call. Errors as
+// OsError().
+absl::StatusOr<OsHandle> OpenForReading(const std::string& path);
 
 // What system calls take; -1 when it owns nothing.
 inline int Fd(const OsHandle& handle) {

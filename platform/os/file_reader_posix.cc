@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_reader.h"
 #include "platform/os/os_error.h"
@@ -14,12 +14,7 @@
 namespace vmm::platform {
 
 absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
-  // Non-blocking, so that a FIFO cannot hold up the call.
-  OsHandle file =
-      AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.has_value()) {
-    return OsError(errno, absl::StrCat("open(", path, ")"));
-  }
+  ASSIGN_OR_RETURN(OsHandle file, OpenForReading(path));
   return FileReader(std::move(file), path);
 }
 

@@ -1,5 +1,4 @@
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/library.h"
 #include "platform/os/os_error.h"
@@ -64,9 +64,8 @@ std::string PlantedFile(const std::string& directory, const std::string& name) {
 }
 
 absl::Status CheckSearchPath(const std::string& name) {
-  absl::StatusOr<std::vector<std::string>> directories = SearchPath();
-  if (!directories.ok()) return directories.status();
-  for (const std::string& directory : *directories) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> directories, SearchPath());
+  for (const std::string& directory : directories) {
     if (!directory.empty() && directory[0] == '/') continue;
     const std::string planted = PlantedFile(directory, name);
     if (planted.empty()) continue;
@@ -80,11 +79,7 @@ absl::Status CheckSearchPath(const std::string& name) {
 }
 
 absl::Status CheckFile(const std::string& path) {
-  // Non-blocking, so that a FIFO cannot hold up the call.
-  const OsHandle file =
-      AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.has_value())
-    return OsError(errno, absl::StrCat("open(", path, ")"));
+  ASSIGN_OR_RETURN(const OsHandle file, OpenForReading(path));
   struct stat about;
   if (::fstat(Fd(file), &about) != 0) {
     return OsError(errno, absl::StrCat("fstat(", path, ")"));
@@ -124,7 +119,7 @@ absl::StatusOr<Library> Library::OpenSystem(const std::string& name) {
                      "\" is not a bare library name such as libcuda.so.1; "
                      "a path goes to OpenPath()"));
   }
-  if (absl::Status status = CheckSearchPath(name); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSearchPath(name));
   // Now, so that a library that lacks something fails here and not when used;
   // local, so that its symbols cannot take the place of the program's.
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -145,7 +140,7 @@ absl::StatusOr<Library> Library::OpenPath(const std::string& path) {
                      "\" is not an absolute path; a relative one would depend "
                      "on the working directory"));
   }
-  if (absl::Status status = CheckFile(path); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckFile(path));
   // Not through the checked descriptor (/proc/self/fd/N): debuggers and
   // $ORIGIN need the real name.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

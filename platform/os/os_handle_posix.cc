@@ -11,7 +11,6 @@
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
-
 namespace {
 
 // Below are the standard streams.
@@ -42,6 +41,13 @@ OsHandle AdoptDescriptor(int fd) {
   ::close(fd);
   errno = error;
   return OsHandle::Adopt(higher);
+}
+
+absl::StatusOr<OsHandle> OpenForReading(const std::string& path) {
+  OsHandle file =
+      AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.has_value()) return file;
+  return OsError(errno, absl::StrCat("open(", path, ")"));
 }
 
 absl::StatusOr<OsHandle> Duplicate(const OsHandle& handle) {

@@ -1,7 +1,6 @@
 #include "platform/os/text_file_posix.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/base/owned.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/os_handle.h"
@@ -28,12 +28,7 @@ struct DirectoryTraits {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  // Non-blocking, so that a FIFO cannot hold up the call.
-  const OsHandle file =
-      AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.has_value()) {
-    return OsError(errno, absl::StrCat("open(", path, ")"));
-  }
+  ASSIGN_OR_RETURN(const OsHandle file, OpenForReading(path));
   std::string text;
   char piece[4096];
   while (text.size() < kMost) {
