@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/os/kernel_object_win.h"
 
@@ -26,24 +28,25 @@ constexpr absl::string_view kHostMemory =
 constexpr absl::string_view kNvidiaMemory =
     "GPU memory exported by the NVIDIA driver";
 
-// `expected` is what it should have been, for the message.
-absl::Status CheckSection(const OsHandle& handle, const KernelObject& object,
-                          absl::string_view expected) {
+// What the section `object` is, if it has no file. `expected` is what it should
+// have been, for the message.
+absl::StatusOr<SectionFacts> LookAtSection(const OsHandle& handle,
+                                           const KernelObject& object,
+                                           absl::string_view expected) {
   if ((object.access & kSectionQuery) == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the handle is a section that may not be asked about (its access is "
         "0x%x; expected SECTION_QUERY, 0x%x, in it)",
         object.access, kSectionQuery));
   }
-  absl::StatusOr<SectionFacts> section = InspectSection(handle.get());
-  if (!section.ok()) return section.status();
-  if (section->is_image || section->has_file) {
+  ASSIGN_OR_RETURN(const SectionFacts section, InspectSection(handle.get()));
+  if (section.is_image || section.has_file) {
     return absl::InvalidArgumentError(
         absl::StrCat("the handle is a section of ",
-                     section->is_image ? "a program's image" : "a file",
+                     section.is_image ? "a program's image" : "a file",
                      "; expected ", expected, ", which has no file behind it"));
   }
-  return absl::OkStatus();
+  return section;
 }
 
 absl::Status CheckHostMemory(const OsHandle& handle, const KernelObject& object,
@@ -53,10 +56,8 @@ absl::Status CheckHostMemory(const OsHandle& handle, const KernelObject& object,
                                                    object.type, "; expected ",
                                                    kHostMemory, ", a Section"));
   }
-  if (absl::Status status = CheckSection(handle, object, kHostMemory);
-      !status.ok()) {
-    return status;
-  }
+  ASSIGN_OR_RETURN(const SectionFacts section,
+                   LookAtSection(handle, object, kHostMemory));
   constexpr std::uint32_t kNeeded =
       kSectionQuery | kSectionMapRead | kSectionMapWrite;
   if ((object.access & kNeeded) != kNeeded) {
@@ -65,16 +66,14 @@ absl::Status CheckHostMemory(const OsHandle& handle, const KernelObject& object,
         "read and written, 0x%x",
         object.access, kNeeded));
   }
-  absl::StatusOr<SectionFacts> section = InspectSection(handle.get());
-  if (!section.ok()) return section.status();
-  if (!section->is_committed) {
+  if (!section.is_committed) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the handle is a section without memory, only reserved; expected ",
         kHostMemory, ", which is committed"));
   }
-  if (section->size != size) {
+  if (section.size != size) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the handle is a section of ", section->size,
+        absl::StrCat("the handle is a section of ", section.size,
                      " bytes; expected ", size, " bytes"));
   }
   return absl::OkStatus();
@@ -87,8 +86,9 @@ absl::Status CheckNvidiaMemory(const OsHandle& handle,
     return absl::InvalidArgumentError(absl::StrCat(
         "the handle is of type ", object.type, "; expected ", kNvidiaMemory));
   }
-  return object.type == "Section" ? CheckSection(handle, object, kNvidiaMemory)
-                                  : absl::OkStatus();
+  return object.type == "Section"
+             ? LookAtSection(handle, object, kNvidiaMemory).status()
+             : absl::OkStatus();
 }
 
 }  // namespace
@@ -97,10 +97,8 @@ absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
                                std::uint64_t size) {
   absl::StatusOr<KernelObject> object = InspectHandle(handle.get());
   if (!object.ok()) {
-    return absl::Status(object.status().code(),
-                        absl::StrCat(object.status().message(),
-                                     ". Expected an open handle of exported "
-                                     "GPU memory."));
+    return Annotate(object.status(), "",
+                    "Expected an open handle of exported GPU memory.");
   }
   return backing == MemoryBacking::kHostMemory
              ? CheckHostMemory(handle, *object, size)
