@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/dma_buf.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
@@ -17,11 +18,7 @@ absl::StatusOr<std::uint64_t> DmaBufGranularity() {
 absl::StatusOr<OsHandle> ExportDmaBuf(const Driver& driver, CUdeviceptr address,
                                       std::uint64_t size,
                                       unsigned long long flags) {
-  if (absl::Status has =
-          driver.Need<&DriverTable::cuMemGetHandleForAddressRange>();
-      !has.ok()) {
-    return has;
-  }
+  RETURN_IF_ERROR(driver.Need<&DriverTable::cuMemGetHandleForAddressRange>());
   int descriptor = -1;
   if (CUresult r = driver->cuMemGetHandleForAddressRange(
           &descriptor, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/handle_table.h"
 #include "platform/os/library.h"
 #include "platform/os/os_error.h"
@@ -154,9 +155,8 @@ absl::StatusOr<Driver> Driver::LoadSystem() {
 }
 
 absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
-  absl::StatusOr<Library> library = Library::OpenPath(path);
-  if (!library.ok()) return library.status();
-  return LoadFromLookup(library->path(), [library = *library](const char* s) {
+  ASSIGN_OR_RETURN(const Library library, Library::OpenPath(path));
+  return LoadFromLookup(library.path(), [library = library](const char* s) {
     return library.Find(s);
   });
 }
@@ -164,15 +164,14 @@ absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   IsForkedChild();    // A use of vmmshare: records this process.
   GrowHandleTable();  // Before the driver starts threads.
-  absl::StatusOr<Resolver> resolver = Resolver::Make(name, lookup);
-  if (!resolver.ok()) return resolver.status();
+  ASSIGN_OR_RETURN(const Resolver resolver, Resolver::Make(name, lookup));
 
   auto state = std::make_shared<State>();
   std::vector<std::string> missing;
   ForEachDriverEntry([&](auto entry) {
     auto& slot = state->table.*(entry.kMember);
     slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(
-        resolver->Resolve(entry.name, entry.version, entry.need));
+        resolver.Resolve(entry.name, entry.version, entry.need));
     if (slot == nullptr && entry.need == EntryNeed::kRequired) {
       missing.push_back(
           absl::StrCat(entry.name, " (CUDA ", VersionText(entry.version), ")"));
@@ -205,9 +204,7 @@ absl::StatusOr<Driver::Notes> Driver::RememberedNotes(
   Remembered& remembered = *state_->remembered;
   const MutexLock lock(remembered.mutex);
   if (remembered.notes == nullptr) {
-    absl::StatusOr<Notes> made = make();
-    if (!made.ok()) return made.status();
-    remembered.notes = *std::move(made);
+    ASSIGN_OR_RETURN(remembered.notes, make());
   }
   return remembered.notes;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/security_win.h"
 
 namespace vmm::platform {
@@ -40,10 +41,9 @@ absl::StatusOr<Attributes*> MadeFor(const std::vector<UserId>& others) {
   const MutexLock lock(all.mutex);
   const auto known = all.by_users.find(others);
   if (known != all.by_users.end()) return &known->second;
-  absl::StatusOr<LocalMemory> descriptor = OwnerAndSystemOnly(others, kUse);
-  if (!descriptor.ok()) return descriptor.status();
+  ASSIGN_OR_RETURN(LocalMemory descriptor, OwnerAndSystemOnly(others, kUse));
   Attributes& made = all.by_users[others];
-  made.descriptor = *std::move(descriptor);
+  made.descriptor = std::move(descriptor);
   made.attributes.Length = sizeof(made.attributes);
   made.attributes.SecurityDescriptor = made.descriptor.get();
   made.of_pool.nLength = sizeof(made.of_pool);
@@ -55,15 +55,13 @@ absl::StatusOr<Attributes*> MadeFor(const std::vector<UserId>& others) {
 
 absl::StatusOr<void*> NativeHandleAttributes(
     const std::vector<UserId>& others) {
-  const absl::StatusOr<Attributes*> made = MadeFor(others);
-  if (!made.ok()) return made.status();
-  return &(*made)->attributes;
+  ASSIGN_OR_RETURN(auto* made, MadeFor(others));
+  return &made->attributes;
 }
 
 absl::StatusOr<void*> NativePoolAttributes() {
-  const absl::StatusOr<Attributes*> made = MadeFor({});
-  if (!made.ok()) return made.status();
-  return &(*made)->of_pool;
+  ASSIGN_OR_RETURN(auto* made, MadeFor({}));
+  return &made->of_pool;
 }
 
 }  // namespace vmm::platform

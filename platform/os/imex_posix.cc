@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/imex.h"
 #include "platform/os/os_error.h"
@@ -86,10 +87,9 @@ const char* ImexChannelPattern() {
 
 absl::StatusOr<std::optional<unsigned>> ImexChannelMajor(
     const std::string& root) {
-  absl::StatusOr<std::string> text =
-      ReadTextFile(absl::StrCat(root, "/proc/devices"));
-  if (!text.ok()) return text.status();
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadTextFile(absl::StrCat(root, "/proc/devices")));
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> entry =
         absl::StrSplit(absl::StripAsciiWhitespace(line),
                        absl::MaxSplits(' ', 1));
@@ -103,9 +103,8 @@ absl::StatusOr<std::optional<unsigned>> ImexChannelMajor(
 
 absl::StatusOr<bool> ImexDaemonSeen(const std::string& root) {
   const std::string proc = absl::StrCat(root, "/proc");
-  absl::StatusOr<std::vector<std::string>> names = NamesIn(proc);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(proc));
+  for (const std::string& name : names) {
     if (!absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) continue;
     // A process may have ended meanwhile.
     absl::StatusOr<std::string> command =

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/os_error.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
@@ -74,13 +75,12 @@ absl::Status CheckAccessList(const std::string& path, PACL list) {
           "check does not read",
           path, header->AceType));
     }
-    absl::StatusOr<UserId> user = UserOfSid(&allowed->SidStart);
-    if (!user.ok()) return user.status();
-    if (!IsTrusted(*user)) {
+    ASSIGN_OR_RETURN(const UserId user, UserOfSid(&allowed->SidStart));
+    if (!IsTrusted(user)) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "not loading %s: %s may write to it (access 0x%x). Let only you, "
           "SYSTEM and Administrators write: icacls FILE /inheritance:r ...",
-          path, user->text(), allowed->Mask));
+          path, user.text(), allowed->Mask));
     }
   }
   return absl::OkStatus();
@@ -121,17 +121,14 @@ absl::StatusOr<OsHandle> OpenChecked(const std::string& path,
                    absl::StrCat("GetSecurityInfo(", path, ")"));
   }
   const LocalMemory owned = LocalMemory::Adopt(descriptor);
-  absl::StatusOr<UserId> user = UserOfSid(owner);
-  if (!user.ok()) return user.status();
-  if (!IsTrusted(*user)) {
+  ASSIGN_OR_RETURN(const UserId user, UserOfSid(owner));
+  if (!IsTrusted(user)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "not loading ", path, ": it belongs to ", user->text(),
+        "not loading ", path, ": it belongs to ", user.text(),
         ", and a library must belong to this process's user (",
         CurrentUser().text(), "), SYSTEM, Administrators or TrustedInstaller"));
   }
-  if (absl::Status status = CheckAccessList(path, list); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckAccessList(path, list));
   return file;
 }
 
@@ -169,8 +166,7 @@ absl::StatusOr<Library> Library::OpenSystem(const std::string& name) {
 }
 
 absl::StatusOr<Library> Library::OpenPath(const std::string& path) {
-  absl::StatusOr<std::wstring> wide = ToUtf16(path);
-  if (!wide.ok()) return wide.status();
+  ASSIGN_OR_RETURN(std::wstring wide, ToUtf16(path));
   if (!IsAbsolute(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", path,
@@ -178,13 +174,12 @@ absl::StatusOr<Library> Library::OpenPath(const std::string& path) {
                      "relative one would depend on the working directory"));
   }
   // The search flags below do not take the other slash.
-  std::replace(wide->begin(), wide->end(), L'/', L'\\');
-  absl::StatusOr<OsHandle> file = OpenChecked(path, *wide);
-  if (!file.ok()) return file.status();
+  std::replace(wide.begin(), wide.end(), L'/', L'\\');
+  ASSIGN_OR_RETURN(const OsHandle file, OpenChecked(path, wide));
   // What it needs itself comes from the system, not from beside it: who may
   // write to its folder could have put one of such a name there.
   const HMODULE module =
-      ::LoadLibraryExW(wide->c_str(), nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32);
+      ::LoadLibraryExW(wide.c_str(), nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32);
   if (module == nullptr) {
     const auto error = static_cast<int>(::GetLastError());
     absl::Status status =

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "platform/base/hex.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/os_error.h"
 #include "platform/os/utf16_win.h"
 
@@ -83,10 +84,9 @@ absl::StatusOr<Machine> ReadMachine(const std::string&) {
                      absl::CEscape(ToUtf8(text)), "\"; expected a UUID"));
   }
   std::copy(bytes->begin(), bytes->end(), machine.boot_id.begin());
-  absl::StatusOr<std::uint64_t> boot = BootNumber();
-  if (!boot.ok()) return boot.status();
-  for (std::size_t i = 0; i < sizeof(*boot); ++i) {
-    machine.boot_id[i] ^= static_cast<std::uint8_t>(*boot >> (8 * i));
+  ASSIGN_OR_RETURN(const std::uint64_t boot, BootNumber());
+  for (std::size_t i = 0; i < sizeof(boot); ++i) {
+    machine.boot_id[i] ^= static_cast<std::uint8_t>(boot >> (8 * i));
   }
 
   wchar_t name[256] = {};

@@ -89,18 +89,15 @@ absl::StatusOr<LocalMemory> OwnerAndSystemOnly(
       return refused;
     }
     const LocalMemory owned = LocalMemory::Adopt(sid);
-    absl::StatusOr<UserId> plain = UserOfSid(sid);
-    if (!plain.ok()) return plain.status();
+    ASSIGN_OR_RETURN(const UserId plain, UserOfSid(sid));
     // Not a short name (WD is everybody), and nothing that would add rules.
-    if (*plain != other) return refused;
-    absl::StrAppendFormat(&text, "(A;;0x%x;;;%s)", others_access,
-                          plain->text());
+    if (plain != other) return refused;
+    absl::StrAppendFormat(&text, "(A;;0x%x;;;%s)", others_access, plain.text());
   }
-  absl::StatusOr<std::wstring> wide = ToUtf16(text);
-  if (!wide.ok()) return wide.status();
+  ASSIGN_OR_RETURN(const std::wstring wide, ToUtf16(text));
   PSECURITY_DESCRIPTOR descriptor = nullptr;
   if (::ConvertStringSecurityDescriptorToSecurityDescriptorW(
-          wide->c_str(), SDDL_REVISION_1, &descriptor, nullptr) == 0) {
+          wide.c_str(), SDDL_REVISION_1, &descriptor, nullptr) == 0) {
     const auto error = static_cast<int>(::GetLastError());
     return OsError(
         error,

@@ -61,9 +61,8 @@ absl::StatusOr<std::string> ContainerMark(const std::string& root) {
   // As Docker, Podman and systemd-nspawn leave them.
   for (const char* file :
        {"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}) {
-    absl::StatusOr<bool> exists = Exists(absl::StrCat(root, file));
-    if (!exists.ok()) return exists.status();
-    if (*exists) return absl::StrCat(file, " exists");
+    ASSIGN_OR_RETURN(const bool exists, Exists(absl::StrCat(root, file)));
+    if (exists) return absl::StrCat(file, " exists");
   }
   for (const char* variable : {"KUBERNETES_SERVICE_HOST", "container"}) {
     const char* value = std::getenv(variable);
@@ -85,10 +84,10 @@ absl::StatusOr<std::string> ContainerMark(const std::string& root) {
 }
 
 absl::StatusOr<bool> IsWsl2(const std::string& root) {
-  absl::StatusOr<std::string> release =
-      ReadTextFile(absl::StrCat(root, "/proc/sys/kernel/osrelease"));
-  if (!release.ok()) return release.status();
-  return absl::StrContains(absl::AsciiStrToLower(*release), "microsoft");
+  ASSIGN_OR_RETURN(
+      const std::string release,
+      ReadTextFile(absl::StrCat(root, "/proc/sys/kernel/osrelease")));
+  return absl::StrContains(absl::AsciiStrToLower(release), "microsoft");
 }
 
 absl::StatusOr<int> PtraceScope(const std::string& root) {
@@ -127,9 +126,7 @@ absl::StatusOr<MpsDaemon> LookForMps(const std::string& root) {
                          ? directory
                          : "/tmp/nvidia-mps";
   const std::string folder = absl::StrCat(root, daemon.directory);
-  absl::StatusOr<bool> socket = Exists(absl::StrCat(folder, "/control"));
-  if (!socket.ok()) return socket.status();
-  daemon.has_socket = *socket;
+  ASSIGN_OR_RETURN(daemon.has_socket, Exists(absl::StrCat(folder, "/control")));
   absl::StatusOr<std::string> text =
       ReadTextFile(absl::StrCat(folder, "/nvidia-cuda-mps-control.pid"));
   if (absl::IsNotFound(text.status())) return daemon;
@@ -164,9 +161,9 @@ absl::StatusOr<NvidiaModules> LookForNvidiaModules(const std::string& root) {
   modules.loaded.emplace();
   for (const char* name :
        {"nvidia_peermem", "nv_peer_mem", "nvidia_fs", "gdrdrv"}) {
-    absl::StatusOr<bool> loaded = Exists(absl::StrCat(folder, "/", name));
-    if (!loaded.ok()) return loaded.status();
-    if (*loaded) modules.loaded->emplace_back(name);
+    ASSIGN_OR_RETURN(const bool loaded,
+                     Exists(absl::StrCat(folder, "/", name)));
+    if (loaded) modules.loaded->emplace_back(name);
   }
   return modules;
 }
