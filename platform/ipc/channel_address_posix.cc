@@ -1,12 +1,12 @@
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel_address.h"
 
 namespace vmm::platform {
 
 absl::StatusOr<std::string> DefaultAddressOf(absl::string_view name) {
-  absl::StatusOr<std::string> directory = DefaultChannelDirectory();
-  if (!directory.ok()) return directory.status();
-  return absl::StrCat(*directory, "/", name);
+  ASSIGN_OR_RETURN(const std::string directory, DefaultChannelDirectory());
+  return absl::StrCat(directory, "/", name);
 }
 
 absl::StatusOr<ListenerOptions> ListenerAt(absl::string_view address) {

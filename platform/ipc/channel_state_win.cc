@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/frame.h"
 #include "platform/ipc/pipe_win.h"
 #include "platform/ipc/transit_win.h"
@@ -51,9 +52,7 @@ absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle pipe, Peer peer,
   state->peer = std::move(peer);
   for (OsHandle* event : {&state->read_event, &state->write_event,
                           &state->taken_event, &state->broken_event}) {
-    absl::StatusOr<OsHandle> made = MakeEvent();
-    if (!made.ok()) return made.status();
-    *event = *std::move(made);
+    ASSIGN_OR_RETURN(*event, MakeEvent());
   }
   return Channel(std::move(pipe), std::move(credentials), std::move(state));
 }
@@ -115,8 +114,7 @@ absl::StatusOr<Message> Channel::State::Decode(
   }
   const absl::Span<const std::uint8_t> frame =
       packet.subspan(0, packet.size() - tail);
-  absl::StatusOr<FrameHeader> header = DecodeFrame(frame, count);
-  if (!header.ok()) return header.status();
+  ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrame(frame, count));
   if (count > 0 && end == End::kServer && !peer.may_duplicate) {
     return absl::PermissionDeniedError(absl::StrCat(
         "it has ", count,
@@ -155,7 +153,7 @@ absl::StatusOr<Message> Channel::State::Decode(
     return absl::UnavailableError("");
   }
   Message message;
-  message.type = header->type;
+  message.type = header.type;
   message.payload.assign(frame.begin() + kFrameHeaderSize, frame.end());
   message.handles.reserve(count);
   std::move(handles.begin(),

@@ -55,31 +55,22 @@ std::uint64_t Channel::speakers() const { return 1; }
 absl::StatusOr<Channel> Channel::Connect(const std::string& address,
                                          const PeerPolicy& policy,
                                          Deadline deadline) {
-  absl::StatusOr<std::wstring> name = PipeName(address);
-  if (!name.ok()) return name.status();
-  absl::StatusOr<OsHandle> pipe = OpenPipe(*name, address, deadline);
-  if (!pipe.ok()) return pipe.status();
-  absl::StatusOr<Peer> server = ReadServer(*pipe);
-  if (!server.ok()) return server.status();
-  if (absl::Status status = CheckPeer(server->credentials, policy);
-      !status.ok()) {
-    return status;
-  }
-  return State::MakeChannel(*std::move(pipe), *std::move(server),
+  ASSIGN_OR_RETURN(const std::wstring name, PipeName(address));
+  ASSIGN_OR_RETURN(OsHandle pipe, OpenPipe(name, address, deadline));
+  ASSIGN_OR_RETURN(Peer server, ReadServer(pipe));
+  RETURN_IF_ERROR(CheckPeer(server.credentials, policy));
+  return State::MakeChannel(std::move(pipe), std::move(server),
                             State::End::kClient);
 }
 
 absl::StatusOr<std::pair<Channel, Channel>> Channel::Pair(
     const PeerPolicy& /*policy*/) {
   // Nobody else can come to hold an end.
-  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
-  if (!listener.ok()) return listener.status();
+  ASSIGN_OR_RETURN(Listener listener, Listener::Bind({}, {}));
   const Deadline deadline = Deadline::In(absl::Seconds(5));
-  absl::StatusOr<Channel> client = Connect(listener->address(), {}, deadline);
-  if (!client.ok()) return client.status();
-  absl::StatusOr<Channel> server = listener->Accept(deadline);
-  if (!server.ok()) return server.status();
-  return std::make_pair(*std::move(server), *std::move(client));
+  ASSIGN_OR_RETURN(Channel client, Connect(listener.address(), {}, deadline));
+  ASSIGN_OR_RETURN(Channel server, listener.Accept(deadline));
+  return std::make_pair(std::move(server), std::move(client));
 }
 
 absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
@@ -107,15 +98,11 @@ absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
     return OsError(static_cast<int>(::GetLastError()),
                    "SetHandleInformation(HANDLE_FLAG_INHERIT)");
   }
-  absl::StatusOr<Peer> peer =
-      is_server ? ReadClient(socket, TimeOfDay()) : ReadServer(socket);
-  if (!peer.ok()) return peer.status();
-  if (absl::Status status = CheckPeer(peer->credentials, policy);
-      !status.ok()) {
-    return status;
-  }
+  ASSIGN_OR_RETURN(Peer peer, is_server ? ReadClient(socket, TimeOfDay())
+                                        : ReadServer(socket));
+  RETURN_IF_ERROR(CheckPeer(peer.credentials, policy));
   return State::MakeChannel(
-      std::move(socket), *std::move(peer),
+      std::move(socket), std::move(peer),
       is_server ? State::End::kServer : State::End::kClient);
 }
 
@@ -307,9 +294,8 @@ absl::Status Channel::WaitForHangUp(Deadline deadline,
   if (state_->peer.process.has_value() && peer_.pid != CurrentProcessId()) {
     watched.push_back(state_->peer.process.get());
   }
-  absl::StatusOr<OsHandle> never = MakeEvent();
-  if (!never.ok()) return never.status();
-  if (watched.empty()) watched.push_back(never->get());
+  ASSIGN_OR_RETURN(const OsHandle never, MakeEvent());
+  if (watched.empty()) watched.push_back(never.get());
   for (;;) {
     const bool gone = PeerIsGone();
     const Deadline look = Deadline::In(kHangUpInterval);
@@ -321,7 +307,7 @@ absl::Status Channel::WaitForHangUp(Deadline deadline,
     if (gone) return absl::OkStatus();
     if (ended.ok()) {
       // It ended; its end of the pipe closes with it, if nobody else has it.
-      watched = {never->get()};
+      watched = {never.get()};
     } else if (!absl::IsDeadlineExceeded(ended.status())) {
       return ended.status();
     }

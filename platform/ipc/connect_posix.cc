@@ -115,16 +115,11 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
                                          const PeerPolicy& policy,
                                          Deadline deadline) {
   IsForkedChild();  // A use of vmmshare: records this process.
-  absl::StatusOr<SocketAddress> name = MakeSocketAddress(address);
-  if (!name.ok()) return name.status();
+  ASSIGN_OR_RETURN(const SocketAddress name, MakeSocketAddress(address));
   const std::string directory =
       address.substr(0, std::max<std::size_t>(address.rfind('/'), 1));
-  if (absl::Status status = CheckDirectory(directory, policy); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckSocketFile(address, policy); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckDirectory(directory, policy));
+  RETURN_IF_ERROR(CheckSocketFile(address, policy));
 
   OsHandle socket =
       AdoptDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -133,10 +128,8 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
   }
   const std::string call = absl::StrCat("connect(", address, ")");
   for (;;) {
-    if (absl::Status status = BoundConnect(socket, deadline); !status.ok()) {
-      return status;
-    }
-    if (::connect(Fd(socket), name->get(), name->size) == 0) break;
+    RETURN_IF_ERROR(BoundConnect(socket, deadline));
+    if (::connect(Fd(socket), name.get(), name.size) == 0) break;
     const int error = errno;
     if (error == ECONNREFUSED || error == ENOENT) {
       return absl::NotFoundError(absl::StrCat(OsError(error, call).message(),

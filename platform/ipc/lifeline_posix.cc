@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
@@ -74,8 +75,7 @@ class Own {
   // its number another file's.
   absl::StatusOr<OsHandle> Take() {
     const MutexLock lock(mutex_);
-    absl::Status made = Ensure();
-    if (!made.ok()) return made;
+    RETURN_IF_ERROR(Ensure());
     return Duplicate(handle_);
   }
 
@@ -150,9 +150,7 @@ class Own {
     bool has_descriptor = false;
     // A clone() without fork's handlers finds its parent's.
     if (process_ == CurrentProcessId()) {
-      const absl::StatusOr<bool> is_ours = IsOurs();
-      if (!is_ours.ok()) return is_ours.status();
-      has_descriptor = *is_ours;
+      ASSIGN_OR_RETURN(has_descriptor, IsOurs());
       if (has_descriptor && CanBeSealed()) return absl::OkStatus();
       // What was forked since has the one before.
       unseen_ |= counts_ != nullptr && counts_->forks.load() != 0;
@@ -172,17 +170,16 @@ class Own {
           "from. They stay until it ends: start it anew, without the owner ",
           "that does that"));
     }
-    absl::StatusOr<OsHandle> page = MakePage();
-    if (!page.ok()) return page.status();
+    ASSIGN_OR_RETURN(OsHandle page, MakePage());
     struct stat info {};
-    if (::fstat(Fd(*page), &info) != 0) {
+    if (::fstat(Fd(page), &info) != 0) {
       return OsError(errno, "fstat(vmmshare-lifeline)");
     }
     void* const data = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE,
-                              MAP_SHARED, Fd(*page), 0);
+                              MAP_SHARED, Fd(page), 0);
     if (data == MAP_FAILED) return MapError(errno, "mmap(vmmshare-lifeline)");
     // Kernels without that seal (before 5.1) have no pidfds either.
-    const bool is_sealed = ::fcntl(Fd(*page), F_ADD_SEALS, kPageSeals) == 0;
+    const bool is_sealed = ::fcntl(Fd(page), F_ADD_SEALS, kPageSeals) == 0;
     if (!is_sealed && (errno != EINVAL || are_sealed_)) {
       const int error = errno;
       ::munmap(data, kPageBytes);
@@ -200,7 +197,7 @@ class Own {
     // What has the number of one that was closed is not ours to close.
     if (has_descriptor) handle_.Reset();
     static_cast<void>(std::move(handle_).Relinquish());
-    handle_ = *std::move(page);
+    handle_ = std::move(page);
     return absl::OkStatus();
   }
 
@@ -272,26 +269,23 @@ absl::Status CheckIsPage(const OsHandle& handle) {
 void LetGoOfInheritedLifelines() { Own::Get().LetGoOfInherited(); }
 
 absl::Status SendLifeline(Channel& channel, Deadline deadline) {
-  const absl::StatusOr<OsHandle> own = Own::Get().Take();
-  if (!own.ok()) return own.status();
-  return channel.Send(kLifelineMessage, {}, {&*own}, deadline);
+  ASSIGN_OR_RETURN(const OsHandle own, Own::Get().Take());
+  return channel.Send(kLifelineMessage, {}, {&own}, deadline);
 }
 
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
                                          const CancelEvent* cancel) {
-  absl::StatusOr<Message> message = channel.Receive(deadline, cancel);
-  if (!message.ok()) return message.status();
-  if (message->type != kLifelineMessage || !message->payload.empty() ||
-      message->handles.size() != 1) {
+  ASSIGN_OR_RETURN(Message message, channel.Receive(deadline, cancel));
+  if (message.type != kLifelineMessage || !message.payload.empty() ||
+      message.handles.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a message of type 0x", absl::Hex(message->type), " with ",
-        message->payload.size(), " bytes and ", message->handles.size(),
+        "a message of type 0x", absl::Hex(message.type), " with ",
+        message.payload.size(), " bytes and ", message.handles.size(),
         " handles came where the peer's lifeline was expected (type 0x",
         absl::Hex(kLifelineMessage), ", one handle)"));
   }
-  absl::Status is_page = CheckIsPage(message->handles[0]);
-  if (!is_page.ok()) return is_page;
-  return std::move(message->handles[0]);
+  RETURN_IF_ERROR(CheckIsPage(message.handles[0]));
+  return std::move(message.handles[0]);
 }
 
 absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline) {

@@ -133,37 +133,30 @@ std::uint64_t FileId(const std::string& path) {
 absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
                                         PeerPolicy policy) {
   IsForkedChild();  // A use of vmmshare: records this process.
-  absl::StatusOr<std::string> directory =
-      options.directory.empty() ? DefaultChannelDirectory() : options.directory;
-  if (!directory.ok()) return directory.status();
+  ASSIGN_OR_RETURN(std::string directory, options.directory.empty()
+                                              ? DefaultChannelDirectory()
+                                              : options.directory);
   const bool chosen = !options.name.empty();
-  absl::StatusOr<std::string> name = chosen ? options.name : RandomName();
-  if (!name.ok()) return name.status();
-  if (name->find('/') != std::string::npos || *name == "." || *name == "..") {
+  ASSIGN_OR_RETURN(const std::string name,
+                   chosen ? options.name : RandomName());
+  if (name.find('/') != std::string::npos || name == "." || name == "..") {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the socket name \"", *name, "\" must not have a directory part"));
+        "the socket name \"", name, "\" must not have a directory part"));
   }
-  while (directory->size() > 1 && directory->back() == '/') {
-    directory->pop_back();
+  while (directory.size() > 1 && directory.back() == '/') {
+    directory.pop_back();
   }
   const std::string path =
-      absl::StrCat(*directory, *directory == "/" ? "" : "/", *name);
-  absl::StatusOr<SocketAddress> address = MakeSocketAddress(path);
-  if (!address.ok()) return address.status();
+      absl::StrCat(directory, directory == "/" ? "" : "/", name);
+  ASSIGN_OR_RETURN(const SocketAddress address, MakeSocketAddress(path));
   // A server's directory is its own or root's, whoever its clients are.
-  if (absl::Status status = CheckDirectory(*directory, {}); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckDirectory(directory, {}));
 
   std::optional<DirectoryLock> lock;
   if (chosen) {
-    absl::StatusOr<DirectoryLock> locked = DirectoryLock::Take(*directory);
-    if (!locked.ok()) return locked.status();
-    lock.emplace(*std::move(locked));
-    if (absl::Status status = RemoveStale(path, *address, *lock);
-        !status.ok()) {
-      return status;
-    }
+    ASSIGN_OR_RETURN(DirectoryLock locked, DirectoryLock::Take(directory));
+    lock.emplace(std::move(locked));
+    RETURN_IF_ERROR(RemoveStale(path, address, *lock));
   }
   OsHandle socket = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -173,7 +166,7 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   // bind() gives the file the mode of the socket, so that it is never wider
   // than meant, not even for a moment.
   if (::fchmod(Fd(socket), 0600) != 0) return OsError(errno, "fchmod(socket)");
-  if (::bind(Fd(socket), address->get(), address->size) != 0) {
+  if (::bind(Fd(socket), address.get(), address.size) != 0) {
     const int error = errno;
     return OsError(error, absl::StrCat("bind(", path, ")"), BindAdvice(error));
   }
@@ -185,9 +178,7 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
     return OsError(errno, absl::StrCat("chmod(", path, ")"));
   }
   // Before anybody can connect and speak.
-  if (absl::Status status = AskWhoSpeaks(listener.socket_); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(AskWhoSpeaks(listener.socket_));
   if (::listen(Fd(listener.socket_), kBacklog) != 0) {
     return OsError(errno, absl::StrCat("listen(", path, ")"));
   }
@@ -240,9 +231,9 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
   Check(socket_.has_value(), "this Listener was moved from");
   const std::string what = absl::StrCat("connection to ", address_);
   for (;;) {
-    absl::StatusOr<short> ready =
-        WaitForEvents(socket_, POLLIN, deadline, CancelsOf(cancel), what);
-    if (!ready.ok()) return ready.status();
+    RETURN_IF_ERROR(
+        WaitForEvents(socket_, POLLIN, deadline, CancelsOf(cancel), what)
+            .status());
     RETURN_IF_ERROR(CheckThatConnectionsClose());
     OsHandle socket =
         AdoptDescriptor(::accept4(Fd(socket_), nullptr, nullptr, SOCK_CLOEXEC));

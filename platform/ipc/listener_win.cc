@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_win.h"
@@ -28,13 +29,12 @@ class Instance {
  public:
   static absl::StatusOr<std::unique_ptr<Instance>> Make(
       const std::wstring& name, void* descriptor, bool first) {
-    absl::StatusOr<OsHandle> event = MakeEvent();
-    if (!event.ok()) return event.status();
-    absl::StatusOr<OsHandle> pipe = CreatePipeInstance(name, descriptor, first);
-    if (!pipe.ok()) return pipe.status();
+    ASSIGN_OR_RETURN(OsHandle event, MakeEvent());
+    ASSIGN_OR_RETURN(OsHandle pipe,
+                     CreatePipeInstance(name, descriptor, first));
     std::unique_ptr<Instance> instance(
-        new Instance(*std::move(pipe), *std::move(event)));
-    if (absl::Status status = instance->Begin(); !status.ok()) return status;
+        new Instance(std::move(pipe), std::move(event)));
+    RETURN_IF_ERROR(instance->Begin());
     return instance;
   }
   ~Instance() {
@@ -113,28 +113,25 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
         "the directory \"", options.directory, "\" is not ", kDirectory,
         ", and on Windows all channels are there; leave it empty"));
   }
-  absl::StatusOr<std::string> name =
-      options.name.empty() ? RandomName() : options.name;
-  if (!name.ok()) return name.status();
-  if (name->find_first_of("/\\") != std::string::npos) {
+  ASSIGN_OR_RETURN(const std::string name,
+                   options.name.empty() ? RandomName() : options.name);
+  if (name.find_first_of("/\\") != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the pipe's name \"", *name, "\" must not have a directory part"));
+        "the pipe's name \"", name, "\" must not have a directory part"));
   }
-  const std::string address = absl::StrCat(kPipePrefix, "vmmshare-", *name);
-  absl::StatusOr<std::wstring> wide = PipeName(address);
-  if (!wide.ok()) return wide.status();
-  absl::StatusOr<LocalMemory> descriptor =
-      OwnerAndSystemOnly(policy.also_allowed, kPipeClientAccess);
-  if (!descriptor.ok()) return descriptor.status();
+  const std::string address = absl::StrCat(kPipePrefix, "vmmshare-", name);
+  ASSIGN_OR_RETURN(std::wstring wide, PipeName(address));
+  ASSIGN_OR_RETURN(LocalMemory descriptor,
+                   OwnerAndSystemOnly(policy.also_allowed, kPipeClientAccess));
 
   auto state = std::make_shared<State>();
-  state->name = *std::move(wide);
-  state->descriptor = *std::move(descriptor);
+  state->name = std::move(wide);
+  state->descriptor = std::move(descriptor);
   for (std::size_t i = 0; i < kBacklog; ++i) {
-    absl::StatusOr<std::unique_ptr<Instance>> instance =
-        Instance::Make(state->name, state->descriptor.get(), /*first=*/i == 0);
-    if (!instance.ok()) return instance.status();
-    state->instances.push_back(*std::move(instance));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Instance> instance,
+        Instance::Make(state->name, state->descriptor.get(), /*first=*/i == 0));
+    state->instances.push_back(std::move(instance));
   }
   Listener listener(OsHandle(), address, std::move(policy));
   listener.state_ = std::move(state);
@@ -161,19 +158,18 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
     std::vector<std::intptr_t> events;
     events.reserve(instances.size());
     for (const auto& instance : instances) events.push_back(instance->event());
-    absl::StatusOr<std::size_t> ready =
-        WaitForHandles(events, deadline, CancelsOf(cancel), what);
-    if (!ready.ok()) return ready.status();
+    ASSIGN_OR_RETURN(const std::size_t ready,
+                     WaitForHandles(events, deadline, CancelsOf(cancel), what));
     for (const auto& instance : instances) instance->Look();
     // There is always one more for the next client. If it cannot be made, the
     // one that waits goes on waiting.
-    absl::StatusOr<std::unique_ptr<Instance>> next =
-        Instance::Make(state_->name, state_->descriptor.get(), /*first=*/false);
-    if (!next.ok()) return next.status();
+    ASSIGN_OR_RETURN(std::unique_ptr<Instance> next,
+                     Instance::Make(state_->name, state_->descriptor.get(),
+                                    /*first=*/false));
     // Clients find the oldest instance first, and so does the wait.
-    std::unique_ptr<Instance> taken = std::move(instances[*ready]);
-    instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(*ready));
-    instances.push_back(*std::move(next));
+    std::unique_ptr<Instance> taken = std::move(instances[ready]);
+    instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(ready));
+    instances.push_back(std::move(next));
     const std::uint64_t connected = taken->connected();
     OsHandle pipe = std::move(*taken).Take();
     if (pipe.has_value()) {

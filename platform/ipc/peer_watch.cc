@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::platform {
 namespace {
@@ -18,17 +19,16 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 absl::StatusOr<PeerWatch> PeerWatch::Receive(Channel& channel,
                                              Deadline deadline,
                                              const CancelEvent* cancel) {
-  absl::StatusOr<OsHandle> lifeline =
-      ReceiveLifeline(channel, deadline, cancel);
-  if (!lifeline.ok()) return lifeline.status();
+  ASSIGN_OR_RETURN(OsHandle lifeline,
+                   ReceiveLifeline(channel, deadline, cancel));
   absl::StatusOr<Process> process = channel.OpenPeer();
   if (process.ok()) {
-    return PeerWatch(*std::move(process), *std::move(lifeline), channel.peer());
+    return PeerWatch(*std::move(process), std::move(lifeline), channel.peer());
   }
   // Of old kernels and hidden namespaces; of what Windows lets nobody open.
   if (absl::IsUnimplemented(process.status()) ||
       absl::IsPermissionDenied(process.status())) {
-    return PeerWatch(std::nullopt, *std::move(lifeline), channel.peer());
+    return PeerWatch(std::nullopt, std::move(lifeline), channel.peer());
   }
   // Whoever were given memory all the same would be waited for without end.
   return process.status();

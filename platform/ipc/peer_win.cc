@@ -100,9 +100,8 @@ absl::StatusOr<Peer> ReadClient(const OsHandle& pipe, std::uint64_t connected) {
                    "A client that this process may not open cannot be known.");
   }
   if (!IsStillThePeer(peer.process, pipe, connected)) return Ended(pid);
-  absl::StatusOr<UserId> user = UserOfProcess(peer.process.get());
-  if (!user.ok()) return user.status();
-  peer.credentials = {*std::move(user), pid};
+  ASSIGN_OR_RETURN(UserId user, UserOfProcess(peer.process.get()));
+  peer.credentials = {std::move(user), pid};
   return peer;
 }
 

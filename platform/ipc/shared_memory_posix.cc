@@ -104,7 +104,7 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
                            : OsError(errno, absl::StrCat("fcntl(descriptor ",
                                                          fd, ", F_GET_SEALS)"));
   }
-  if (absl::Status fit = CheckSeals(seals, access); !fit.ok()) return fit;
+  RETURN_IF_ERROR(CheckSeals(seals, access));
   // Only now is its size its last one.
   ASSIGN_OR_RETURN(const FileLook sealed, LookAt(handle));
   ASSIGN_OR_RETURN(const bool is_ordinary, HasOrdinaryPages(handle));
@@ -137,16 +137,14 @@ void MappedViewTraits::Close(Value value) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
                                                   PeerAccess peers) {
   Check(size > 0, "SharedMemory::Create() of 0 bytes");
-  absl::StatusOr<OsHandle> memory = MakeMemory();
-  if (!memory.ok()) return memory.status();
-  const int fd = Fd(*memory);
+  ASSIGN_OR_RETURN(OsHandle memory, MakeMemory());
+  const int fd = Fd(memory);
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0) {
     return OsError(errno, absl::StrCat("ftruncate(memfd, ", size, ")"));
   }
-  absl::StatusOr<MappedView> view = Map(fd, size, PeerAccess::kReadWrite);
-  if (!view.ok()) return view.status();
-  if (absl::Status sealed = Seal(fd, peers); !sealed.ok()) return sealed;
-  return SharedMemory(*std::move(memory), *std::move(view), /*writable=*/true);
+  ASSIGN_OR_RETURN(MappedView view, Map(fd, size, PeerAccess::kReadWrite));
+  RETURN_IF_ERROR(Seal(fd, peers));
+  return SharedMemory(std::move(memory), std::move(view), /*writable=*/true);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Open(const OsHandle& handle,
@@ -154,11 +152,9 @@ absl::StatusOr<SharedMemory> SharedMemory::Open(const OsHandle& handle,
                                                 PeerAccess access) {
   Check(size > 0, "SharedMemory::Open() of 0 bytes");
   const int fd = Fd(handle);
-  if (absl::Status fit = CheckMemfd(handle, size, access); !fit.ok())
-    return fit;
-  absl::StatusOr<MappedView> view = Map(fd, size, access);
-  if (!view.ok()) return view.status();
-  return SharedMemory(OsHandle(), *std::move(view),
+  RETURN_IF_ERROR(CheckMemfd(handle, size, access));
+  ASSIGN_OR_RETURN(MappedView view, Map(fd, size, access));
+  return SharedMemory(OsHandle(), std::move(view),
                       access == PeerAccess::kReadWrite);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/kernel_object_win.h"
 #include "platform/os/os_error.h"
 #include "platform/os/security_win.h"
@@ -68,30 +69,28 @@ absl::Status Unfit(absl::string_view is, absl::string_view expected) {
 
 absl::Status CheckFit(const OsHandle& handle, std::size_t size,
                       PeerAccess access) {
-  absl::StatusOr<KernelObject> object = InspectHandle(handle.get());
-  if (!object.ok()) return object.status();
-  if (object->type != "Section") {
-    return Unfit(absl::StrCat("of type ", object->type), "a Section");
+  ASSIGN_OR_RETURN(const KernelObject object, InspectHandle(handle.get()));
+  if (object.type != "Section") {
+    return Unfit(absl::StrCat("of type ", object.type), "a Section");
   }
   const std::uint32_t needed = RightsFor(access);
-  if ((object->access & needed) != needed) {
-    return Unfit(absl::StrFormat("a section with access 0x%x", object->access),
+  if ((object.access & needed) != needed) {
+    return Unfit(absl::StrFormat("a section with access 0x%x", object.access),
                  absl::StrFormat("one with 0x%x", needed));
   }
-  absl::StatusOr<SectionFacts> section = InspectSection(handle.get());
-  if (!section.ok()) return section.status();
-  if (section->has_file || section->is_image) {
-    return Unfit(section->is_image ? "a section of a program's image"
-                                   : "a section of a file",
+  ASSIGN_OR_RETURN(const SectionFacts section, InspectSection(handle.get()));
+  if (section.has_file || section.is_image) {
+    return Unfit(section.is_image ? "a section of a program's image"
+                                  : "a section of a file",
                  "one of the paging file");
   }
-  if (!section->is_committed) {
+  if (!section.is_committed) {
     return Unfit("a section without memory, only reserved", "a committed one");
   }
   // The kernel tells the size in whole pages.
   if (const std::size_t rounded = RoundedToPages(size);
-      section->size != size && section->size != rounded) {
-    return Unfit(absl::StrCat("a section of ", section->size, " bytes"),
+      section.size != size && section.size != rounded) {
+    return Unfit(absl::StrCat("a section of ", section.size, " bytes"),
                  absl::StrCat(rounded, " bytes"));
   }
   return absl::OkStatus();
@@ -107,11 +106,10 @@ void MappedViewTraits::Close(Value value) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
                                                   PeerAccess peers) {
   Check(size > 0, "SharedMemory::Create() of 0 bytes");
-  absl::StatusOr<LocalMemory> descriptor = NobodyElse();
-  if (!descriptor.ok()) return descriptor.status();
+  ASSIGN_OR_RETURN(const LocalMemory descriptor, NobodyElse());
   SECURITY_ATTRIBUTES attributes = {};
   attributes.nLength = sizeof(attributes);
-  attributes.lpSecurityDescriptor = descriptor->get();
+  attributes.lpSecurityDescriptor = descriptor.get();
   const HANDLE raw =
       ::CreateFileMappingW(INVALID_HANDLE_VALUE, &attributes, PAGE_READWRITE,
                            static_cast<DWORD>(std::uint64_t{size} >> 32),
@@ -122,8 +120,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
   }
   const OsHandle section =
       OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw));
-  absl::StatusOr<MappedView> view = Map(raw, size, PeerAccess::kReadWrite);
-  if (!view.ok()) return view.status();
+  ASSIGN_OR_RETURN(MappedView view, Map(raw, size, PeerAccess::kReadWrite));
   HANDLE given = nullptr;
   if (::DuplicateHandle(::GetCurrentProcess(), raw, ::GetCurrentProcess(),
                         &given, RightsFor(peers), /*inherit=*/FALSE, 0) == 0) {
@@ -131,18 +128,17 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
     return OsError(error, "DuplicateHandle(section, fewer rights)");
   }
   return SharedMemory(OsHandle::Adopt(reinterpret_cast<std::intptr_t>(given)),
-                      *std::move(view), /*writable=*/true);
+                      std::move(view), /*writable=*/true);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Open(const OsHandle& handle,
                                                 std::size_t size,
                                                 PeerAccess access) {
   Check(size > 0, "SharedMemory::Open() of 0 bytes");
-  if (absl::Status fit = CheckFit(handle, size, access); !fit.ok()) return fit;
-  absl::StatusOr<MappedView> view =
-      Map(reinterpret_cast<HANDLE>(handle.get()), size, access);
-  if (!view.ok()) return view.status();
-  return SharedMemory(OsHandle(), *std::move(view),
+  RETURN_IF_ERROR(CheckFit(handle, size, access));
+  ASSIGN_OR_RETURN(MappedView view,
+                   Map(reinterpret_cast<HANDLE>(handle.get()), size, access));
+  return SharedMemory(OsHandle(), std::move(view),
                       access == PeerAccess::kReadWrite);
 }
 

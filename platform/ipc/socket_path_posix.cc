@@ -38,9 +38,7 @@ absl::StatusOr<std::string> DirectoryFrom(const char* variable) {
 
 absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
                                                  const std::string& name) {
-  if (absl::Status status = CheckDirectory(parent, {}); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckDirectory(parent, {}));
   std::string path = absl::StrCat(parent, "/", name);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return OsError(errno, absl::StrCat("mkdir(", path, ")"),
@@ -48,9 +46,7 @@ absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
                    "process may write to; containers that share need one in "
                    "common anyway.");
   }
-  if (absl::Status status = CheckDirectory(path, {}); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckDirectory(path, {}));
   return path;
 }
 

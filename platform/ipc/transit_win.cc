@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/base/wire.h"
 #include "platform/os/kernel_object_win.h"
 #include "platform/os/os_error.h"
@@ -19,9 +20,8 @@ HANDLE Raw(std::intptr_t value) { return reinterpret_cast<HANDLE>(value); }
 
 // The access a peer gets: it must not change who may do what.
 absl::StatusOr<DWORD> AccessToGive(const OsHandle& handle) {
-  absl::StatusOr<KernelObject> object = InspectHandle(handle.get());
-  if (!object.ok()) return object.status();
-  return object->access & ~static_cast<DWORD>(WRITE_DAC | WRITE_OWNER);
+  ASSIGN_OR_RETURN(const KernelObject object, InspectHandle(handle.get()));
+  return object.access & ~static_cast<DWORD>(WRITE_DAC | WRITE_OWNER);
 }
 
 }  // namespace
@@ -40,13 +40,12 @@ PushedHandles::~PushedHandles() {
 }
 
 absl::Status PushedHandles::Push(const OsHandle& handle) {
-  absl::StatusOr<DWORD> access = AccessToGive(handle);
-  if (!access.ok()) return access.status();
+  ASSIGN_OR_RETURN(const DWORD access, AccessToGive(handle));
   // Room first: a duplicate that could not be noted would be lost.
   values_.reserve(values_.size() + 1);
   HANDLE pushed = nullptr;
   if (::DuplicateHandle(::GetCurrentProcess(), Raw(handle.get()),
-                        Raw(process_.get()), &pushed, *access,
+                        Raw(process_.get()), &pushed, access,
                         /*inherit=*/FALSE, 0) == 0) {
     const auto error = static_cast<int>(::GetLastError());
     return OsError(error, absl::StrCat("DuplicateHandle(", handle.get(),
@@ -57,11 +56,10 @@ absl::Status PushedHandles::Push(const OsHandle& handle) {
 }
 
 absl::StatusOr<OsHandle> Park(const OsHandle& handle) {
-  absl::StatusOr<DWORD> access = AccessToGive(handle);
-  if (!access.ok()) return access.status();
+  ASSIGN_OR_RETURN(const DWORD access, AccessToGive(handle));
   HANDLE parked = nullptr;
   if (::DuplicateHandle(::GetCurrentProcess(), Raw(handle.get()),
-                        ::GetCurrentProcess(), &parked, *access,
+                        ::GetCurrentProcess(), &parked, access,
                         /*inherit=*/FALSE, 0) == 0) {
     const auto error = static_cast<int>(::GetLastError());
     return OsError(error, absl::StrCat("DuplicateHandle(", handle.get(), ")"));

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/process.h"
@@ -97,11 +98,10 @@ absl::Status ServiceManager::Send(absl::string_view state,
       return OsError(errno, absl::StrCat("sendmsg(NOTIFY_SOCKET ", address_,
                                          ", ", state, ")"));
     }
-    absl::Status room =
+    RETURN_IF_ERROR(
         WaitForEvents(socket_, POLLOUT, deadline, {},
                       absl::StrCat("room in the queue of ", address_))
-            .status();
-    if (!room.ok()) return room;
+            .status());
   }
 }
 
@@ -127,8 +127,7 @@ absl::Status ServiceManager::Barrier(Deadline deadline) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return OsError(errno, "pipe2(O_CLOEXEC)");
   const OsHandle read_end = AdoptDescriptor(ends[0]);
   OsHandle write_end = AdoptDescriptor(ends[1]);
-  absl::Status sent = Send("BARRIER=1", &write_end, deadline);
-  if (!sent.ok()) return sent;
+  RETURN_IF_ERROR(Send("BARRIER=1", &write_end, deadline));
   // It closes its copy when it comes to this message: the pipe then hangs up.
   write_end.Reset();
   return WaitForEvents(
