@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::fabric {
 namespace {
@@ -135,10 +136,9 @@ Bytes EncodeCard(const JobCard& card) {
 }
 
 absl::StatusOr<JobCard> DecodeCard(absl::Span<const std::uint8_t> bytes) {
-  absl::StatusOr<absl::Span<const std::uint8_t>> body =
-      OpenRecord(RecordType::kCard, bytes);
-  if (!body.ok()) return body.status();
-  WireReader reader(*body);
+  ASSIGN_OR_RETURN(const absl::Span<const std::uint8_t> body,
+                   OpenRecord(RecordType::kCard, bytes));
+  WireReader reader(body);
   JobCard card;
   card.rank = reader.Take<std::uint32_t>();
   card.ranks = reader.Take<std::uint32_t>();
@@ -170,12 +170,11 @@ absl::StatusOr<JobCard> DecodeCard(absl::Span<const std::uint8_t> bytes) {
   const auto count = reader.Take<std::uint8_t>();
   if (count > kMaxOffers) return Malformed(absl::StrCat(count, " offers"));
   for (int i = 0; i < count; ++i) {
-    absl::StatusOr<JobOffer> offer = TakeOffer(reader);
-    if (!offer.ok()) return offer.status();
-    if (card.Find(offer->kind) != nullptr) {
-      return Malformed(absl::StrCat("two offers of ", KindName(offer->kind)));
+    ASSIGN_OR_RETURN(JobOffer offer, TakeOffer(reader));
+    if (card.Find(offer.kind) != nullptr) {
+      return Malformed(absl::StrCat("two offers of ", KindName(offer.kind)));
     }
-    card.offers.push_back(*std::move(offer));
+    card.offers.push_back(std::move(offer));
   }
   if (reader.overrun() || reader.left() != 0) {
     return Malformed("it has another length than its fields");

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::fabric {
 namespace {
@@ -88,10 +89,9 @@ Bytes EncodeRow(const JobRow& row) {
 }
 
 absl::StatusOr<JobRow> DecodeRow(absl::Span<const std::uint8_t> bytes) {
-  absl::StatusOr<absl::Span<const std::uint8_t>> body =
-      OpenRecord(RecordType::kRow, bytes);
-  if (!body.ok()) return body.status();
-  WireReader reader(*body);
+  ASSIGN_OR_RETURN(const absl::Span<const std::uint8_t> body,
+                   OpenRecord(RecordType::kRow, bytes));
+  WireReader reader(body);
   const auto rank = reader.Take<std::uint32_t>();
   const auto owners = reader.Take<std::uint32_t>();
   if (rank >= owners || owners > kMaxRanks) {

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::fabric {
 namespace {
@@ -147,10 +148,9 @@ Bytes EncodeVerdict(const Refusal& refusal) {
 }
 
 absl::StatusOr<Refusal> DecodeVerdict(absl::Span<const std::uint8_t> bytes) {
-  absl::StatusOr<absl::Span<const std::uint8_t>> body =
-      OpenRecord(RecordType::kVerdict, bytes);
-  if (!body.ok()) return body.status();
-  WireReader reader(*body);
+  ASSIGN_OR_RETURN(const absl::Span<const std::uint8_t> body,
+                   OpenRecord(RecordType::kVerdict, bytes));
+  WireReader reader(body);
   Refusal refusal = TakeRefusal(reader);
   if (reader.overrun() || reader.left() != 0) {
     return Malformed("a verdict of another length than its fields");
