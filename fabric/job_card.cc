@@ -17,14 +17,9 @@ absl::Status Malformed(absl::string_view what) {
       "not a usable card of a rank: ", what, ". It was not made by vmmshare."));
 }
 
-bool IsKnown(std::uint8_t kind) {
-  return kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-         kind == CU_MEM_HANDLE_TYPE_WIN32 || kind == CU_MEM_HANDLE_TYPE_FABRIC;
-}
-
 absl::StatusOr<JobOffer> TakeOffer(WireReader& reader) {
   const auto kind = reader.Take<std::uint8_t>();
-  if (!IsKnown(kind)) return Malformed(absl::StrCat("handle kind ", kind));
+  if (!IsKnownKind(kind)) return Malformed(absl::StrCat("handle kind ", kind));
   JobOffer offer;
   offer.kind = static_cast<CUmemAllocationHandleType>(kind);
   offer.ticket = TakeBlob(reader, kMaxOfferTicket);
@@ -50,6 +45,10 @@ absl::string_view KindName(CUmemAllocationHandleType kind) {
     default:
       return "unknown";
   }
+}
+
+bool IsKnownKind(std::uint8_t kind) {
+  return KindName(static_cast<CUmemAllocationHandleType>(kind)) != "unknown";
 }
 
 const JobOffer* JobCard::Find(CUmemAllocationHandleType kind) const {

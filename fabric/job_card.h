@@ -23,6 +23,8 @@ namespace vmm::fabric {
 
 // The name of a kind in reports: "fd", "nt", "fabric".
 absl::string_view KindName(CUmemAllocationHandleType kind);
+// Whether `kind`, which came from a rank, has a name.
+bool IsKnownKind(std::uint8_t kind);
 
 // The id of the one refusal that is no fault: a handle of the operating
 // system's cannot leave its host.

@@ -19,10 +19,6 @@ absl::Status Malformed(absl::string_view what) {
       "not a usable row of a rank: ", what, ". It was not made by vmmshare."));
 }
 
-bool IsKnown(std::uint8_t kind) {
-  return KindName(static_cast<CUmemAllocationHandleType>(kind)) != "unknown";
-}
-
 std::string DescribeRank(const std::vector<absl::StatusOr<JobCard>>& cards,
                          int rank) {
   return cards[rank].ok() ? cards[rank]->Describe()
@@ -109,7 +105,8 @@ absl::StatusOr<JobRow> DecodeRow(absl::Span<const std::uint8_t> bytes) {
     for (int i = 0; i < kinds; ++i) {
       const auto kind = reader.Take<std::uint8_t>();
       const auto by_cards = reader.Take<std::uint8_t>();
-      if (!IsKnown(kind)) return Malformed(absl::StrCat("handle kind ", kind));
+      if (!IsKnownKind(kind))
+        return Malformed(absl::StrCat("handle kind ", kind));
       if (by_cards > 1) return Malformed(absl::StrCat("outcome ", by_cards));
       JobTry& one = tries.emplace_back();
       one.kind = static_cast<CUmemAllocationHandleType>(kind);
