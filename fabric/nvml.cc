@@ -158,11 +158,9 @@ absl::StatusOr<Nvml> Nvml::LoadSystem() {
   absl::StatusOr<Library> library =
       Library::OpenSystem(platform::SystemNvmlName());
   if (!library.ok()) {
-    return absl::Status(
-        library.status().code(),
-        absl::StrCat("NVML cannot be asked: ", library.status().message(),
-                     " It comes with the NVIDIA driver; a container gets it "
-                     "with NVIDIA_DRIVER_CAPABILITIES=compute,utility."));
+    return Annotate(library.status(), "NVML cannot be asked",
+                    "It comes with the NVIDIA driver; a container gets it with "
+                    "NVIDIA_DRIVER_CAPABILITIES=compute,utility.");
   }
   return LoadFromLookup(library->path(), [library = *library](const char* s) {
     return library.Find(s);

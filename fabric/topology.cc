@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "platform/base/annotate.h"
 
 namespace vmm::fabric {
 namespace {
@@ -15,12 +14,10 @@ absl::StatusOr<FabricInfo> WithoutNvml(const absl::Status& why,
   if (otherwise == nullptr) return why;
   absl::StatusOr<FabricInfo> told = otherwise(i);
   if (told.ok()) return told;
-  const absl::string_view stop = absl::EndsWith(why.message(), ".") ? "" : ".";
-  return absl::Status(
-      why.code(), absl::StrCat(why.message(), stop,
-                               " Of the fabric the CUDA driver says nothing "
-                               "either: ",
-                               told.status().message()));
+  return platform::Annotate(
+      why, "",
+      absl::StrCat("Of the fabric the CUDA driver says nothing either: ",
+                   told.status().message()));
 }
 
 GpuTopology Ask(const absl::StatusOr<Nvml>& nvml, const Uuid& uuid,

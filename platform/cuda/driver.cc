@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "platform/base/annotate.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/handle_table.h"
@@ -141,13 +142,11 @@ struct Driver::Remembered {
 absl::StatusOr<Driver> Driver::LoadSystem() {
   absl::StatusOr<Library> library = Library::OpenSystem(SystemDriverName());
   if (!library.ok()) {
-    return absl::Status(
-        library.status().code(),
-        absl::StrCat(library.status().message(),
-                     " Install the NVIDIA driver (in a container: run it with "
-                     "the NVIDIA runtime; in WSL2: on Windows), or name the "
-                     "host-memory driver "
-                     "explicitly to run without a GPU."));
+    return Annotate(
+        library.status(), "",
+        "Install the NVIDIA driver (in a container: run it with the NVIDIA "
+        "runtime; in WSL2: on Windows), or name the host-memory driver "
+        "explicitly to run without a GPU.");
   }
   return LoadFromLookup(library->path(), [library = *library](const char* s) {
     return library.Find(s);
