@@ -20,6 +20,7 @@
 namespace vmm::platform {
 namespace {
 
+// Nobody of a connection: those of a lane are counted together.
 using Sender = std::pair<UserId, std::int64_t>;
 
 // More than the empty packets that fit in a socket buffer of the default size.
@@ -42,7 +43,6 @@ class Lane {
   void Add(OsHandle handle, Sender sender, bool drop_unread) {
     const MutexLock lock(mutex_);
     ++open_[sender];
-    ++all_open_;
     waiting_.push_back({std::move(handle), std::move(sender), drop_unread});
     if (threads_ < kMostThreads) StartThread();
   }
@@ -56,12 +56,6 @@ class Lane {
       if (!process.has_value() || sender.second == *process) open += count;
     }
     return open;
-  }
-
-  std::size_t Open() {
-    const MutexLock lock(mutex_);
-    EnsureThread();
-    return all_open_;
   }
 
  private:
@@ -93,7 +87,6 @@ class Lane {
       if (closing.drop_unread) DropUnread(closing.handle);
       closing.handle.Reset();
       lock.Lock();
-      --all_open_;
       const auto found = open_.find(closing.sender);
       if (--found->second == 0) open_.erase(found);
     }
@@ -104,7 +97,6 @@ class Lane {
   std::deque<Closing> waiting_ ABSL_GUARDED_BY(mutex_);
   // With those being closed.
   std::map<Sender, std::size_t> open_ ABSL_GUARDED_BY(mutex_);
-  std::size_t all_open_ ABSL_GUARDED_BY(mutex_) = 0;
   int threads_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -182,6 +174,8 @@ std::size_t NotYetClosed(const UserId& user,
   return TheLanes().handles.OpenOf(user, process);
 }
 
-std::size_t NotYetClosed(Connections whose) { return LaneOf(whose).Open(); }
+std::size_t NotYetClosed(Connections whose) {
+  return LaneOf(whose).OpenOf({}, std::nullopt);
+}
 
 }  // namespace vmm::platform
