@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -81,48 +80,6 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(
   return DirectoryLock(std::move(handle));
 }
 
-// Removes the file at `path`, in the directory that is locked, if it is a socket
-// of this user's on which nobody listens any more.
-absl::Status RemoveStale(const std::string& path, const SocketAddress& address,
-                         const DirectoryLock& lock) {
-  struct stat about;
-  if (::lstat(path.c_str(), &about) != 0) {
-    return errno == ENOENT ? absl::OkStatus()
-                           : OsError(errno, absl::StrCat("lstat(", path, ")"));
-  }
-  if (!S_ISSOCK(about.st_mode) || about.st_uid != ::geteuid()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, " exists and is ",
-                     S_ISSOCK(about.st_mode)
-                         ? absl::StrCat("a socket of user ", about.st_uid)
-                         : std::string("not a socket"),
-                     "; it is left alone. Choose another name."));
-  }
-  OsHandle probe = AdoptDescriptor(
-      ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!probe.has_value()) return OsError(errno, "socket(AF_UNIX)");
-  if (::connect(Fd(probe), address.get(), address.size) == 0 ||
-      errno != ECONNREFUSED) {
-    HangUp(std::move(probe), HeldBy::kThisProcessAlone,
-           Connections::kOfStrangers);
-    return absl::AlreadyExistsError(absl::StrCat(
-        path, " is the socket of a living process. Choose another name."));
-  }
-  ASSIGN_OR_RETURN(const bool may_be_of_others,
-                   MayBeOfOtherMachines(lock.directory(), path));
-  if (may_be_of_others) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        path,
-        " lies on a file system that other machines may have, too: whether a "
-        "process of theirs listens there cannot be seen from here. Use a "
-        "directory of this machine alone, or remove the file."));
-  }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return OsError(errno, absl::StrCat("unlink(", path, ")"));
-  }
-  return absl::OkStatus();
-}
-
 std::uint64_t FileId(const std::string& path) {
   struct stat about;
   return ::lstat(path.c_str(), &about) == 0 ? about.st_ino : 0;
@@ -156,7 +113,7 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   if (chosen) {
     ASSIGN_OR_RETURN(DirectoryLock locked, DirectoryLock::Take(directory));
     lock.emplace(std::move(locked));
-    RETURN_IF_ERROR(RemoveStale(path, address, *lock));
+    RETURN_IF_ERROR(RemoveStaleSocket(path, address, lock->directory()));
   }
   OsHandle socket = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -9,10 +9,13 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
@@ -78,8 +81,9 @@ int Probe(const OsHandle& datagrams, const std::string& path) {
                                                                       : errno;
 }
 
-}  // namespace
-
+// Whether the open `directory` is on a file system that other machines may have as
+// well, as they have one of NFS: the socket of a listener of theirs looks from here
+// as if nobody had it. `path` is for the message of an error.
 absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
                                           const std::string& path) {
   struct statfs system {};
@@ -107,6 +111,49 @@ absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
     default:
       return false;
   }
+}
+
+}  // namespace
+
+absl::Status RemoveStaleSocket(const std::string& path,
+                               const SocketAddress& address,
+                               const OsHandle& directory) {
+  struct stat about;
+  if (::lstat(path.c_str(), &about) != 0) {
+    return errno == ENOENT ? absl::OkStatus()
+                           : OsError(errno, absl::StrCat("lstat(", path, ")"));
+  }
+  if (!S_ISSOCK(about.st_mode) || about.st_uid != ::geteuid()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " exists and is ",
+                     S_ISSOCK(about.st_mode)
+                         ? absl::StrCat("a socket of user ", about.st_uid)
+                         : std::string("not a socket"),
+                     "; it is left alone. Choose another name."));
+  }
+  OsHandle probe = AdoptDescriptor(
+      ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.has_value()) return OsError(errno, "socket(AF_UNIX)");
+  if (::connect(Fd(probe), address.get(), address.size) == 0 ||
+      errno != ECONNREFUSED) {
+    HangUp(std::move(probe), HeldBy::kThisProcessAlone,
+           Connections::kOfStrangers);
+    return absl::AlreadyExistsError(absl::StrCat(
+        path, " is the socket of a living process. Choose another name."));
+  }
+  ASSIGN_OR_RETURN(const bool may_be_of_others,
+                   MayBeOfOtherMachines(directory, path));
+  if (may_be_of_others) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        path,
+        " lies on a file system that other machines may have, too: whether a "
+        "process of theirs listens there cannot be seen from here. Use a "
+        "directory of this machine alone, or remove the file."));
+  }
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return OsError(errno, absl::StrCat("unlink(", path, ")"));
+  }
+  return absl::OkStatus();
 }
 
 void SweepStaleSockets(const std::string& own) {

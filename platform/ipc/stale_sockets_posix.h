@@ -4,7 +4,8 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "platform/ipc/socket_path_posix.h"
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
@@ -18,11 +19,13 @@ namespace vmm::platform {
 // what it cannot do.
 void SweepStaleSockets(const std::string& own);
 
-// Whether the open `directory` is on a file system that other machines may have as
-// well, as they have one of NFS: the socket of a listener of theirs looks from here
-// as if nobody had it. `path` is for the message of an error.
-absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
-                                          const std::string& path);
+// Removes the file at `path`, in the open `directory`, whose lock the caller holds,
+// if it is a socket of this user's on which nobody listens any more; OK, too, when
+// there is none. ALREADY_EXISTS for everything else, and where a process of another
+// machine may listen.
+absl::Status RemoveStaleSocket(const std::string& path,
+                               const SocketAddress& address,
+                               const OsHandle& directory);
 
 }  // namespace vmm::platform
 
