@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/frame.h"
-#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/close_elsewhere_posix.h"
@@ -122,17 +122,35 @@ absl::Status RefuseWhatBlocks(std::vector<OsHandle>& handles,
   return carried;
 }
 
+// The header of `packet`, of which recvmsg() gave `flags`; or what rule it breaks.
+// `carried` is RefuseWhatBlocks()'s.
+absl::StatusOr<FrameHeader> ReadHeader(absl::Span<const std::uint8_t> packet,
+                                       int flags, const Received& received,
+                                       const absl::Status& carried) {
+  if (received.handles.size() > kMaxHandles) {
+    return absl::DataLossError(
+        absl::StrCat("it came with more than ", kMaxHandles, " handles"));
+  }
+  if (received.unknown_control) {
+    return absl::DataLossError("it has control data other than handles");
+  }
+  if ((flags & MSG_CTRUNC) != 0) {
+    const std::string limit = NearLimit();
+    return absl::DataLossError(absl::StrCat(
+        "handles were dropped on the way, ", received.handles.size(), " came. ",
+        limit.empty() ? "A security module may have refused them" : limit));
+  }
+  if ((flags & MSG_TRUNC) != 0) {
+    return absl::DataLossError(
+        absl::StrCat("it has more than ", kMaxFrame, " bytes"));
+  }
+  RETURN_IF_ERROR(carried);
+  return DecodeFrame(packet, received.handles.size());
+}
+
 }  // namespace
 
 const bool kHangingUpMayLoseHandles = false;
-
-void Channel::Break() {
-  broken_ = true;
-  state_->ForgetProcess();
-  // Not closed: the other thread may be waiting on the same descriptor, whose
-  // number could then come to mean something else. It wakes from this.
-  ShutDown(socket_);
-}
 
 absl::StatusOr<Message> Channel::Receive(Deadline deadline,
                                          const CancelEvent* cancel) {
@@ -225,28 +243,9 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       return may;
     }
 
-    absl::StatusOr<FrameHeader> header;
-    if (received.handles.size() > kMaxHandles) {
-      header = absl::DataLossError(
-          absl::StrCat("it came with more than ", kMaxHandles, " handles"));
-    } else if (received.unknown_control) {
-      header = absl::DataLossError("it has control data other than handles");
-    } else if (!whole) {
-      const std::string limit = NearLimit();
-      header = absl::DataLossError(absl::StrCat(
-          "handles were dropped on the way, ", received.handles.size(),
-          " came. ",
-          limit.empty() ? "A security module may have refused them" : limit));
-    } else if ((message.msg_flags & MSG_TRUNC) != 0) {
-      header = absl::DataLossError(
-          absl::StrCat("it has more than ", kMaxFrame, " bytes"));
-    } else if (!carried.ok()) {
-      header = carried;
-    } else {
-      header = DecodeFrame(
-          absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),
-          received.handles.size());
-    }
+    const absl::StatusOr<FrameHeader> header = ReadHeader(
+        absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),
+        message.msg_flags, received, carried);
     if (!header.ok()) {
       received.handles.clear();  // Break() may need a descriptor.
       Break();
@@ -259,18 +258,6 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     result.handles = std::move(received.handles);
     return result;
   }
-}
-
-bool Channel::PeerIsGone() const {
-  return WaitForEvents(socket_, POLLRDHUP, absl::InfinitePast(), {}, "").ok();
-}
-
-absl::Status Channel::WaitForHangUp(Deadline deadline,
-                                    const CancelEvent* cancel) const {
-  if (!is_open()) return ClosedError();
-  return WaitForEvents(socket_, POLLRDHUP, deadline, CancelsOf(cancel),
-                       absl::StrCat("hang-up of ", Describe(peer())))
-      .status();
 }
 
 }  // namespace vmm::platform

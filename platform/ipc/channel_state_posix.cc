@@ -1,5 +1,7 @@
-// Who is at the other end of a Channel.
+// Who is at the other end of a Channel, and how that ends.
 #include "platform/ipc/channel_state_posix.h"
+
+#include <poll.h>
 
 #include <memory>
 #include <utility>
@@ -7,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/ipc/cancels_of.h"
 #include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
+#include "platform/os/wait_posix.h"
 
 namespace vmm::platform {
 namespace {
@@ -46,6 +50,26 @@ void Channel::Close() {
   HangUp(std::move(socket_),
          state->epoch == ForkEpoch() ? state->held_by : HeldBy::kOthersToo,
          Connections::kOfPeers);
+}
+
+void Channel::Break() {
+  broken_ = true;
+  state_->ForgetProcess();
+  // Not closed: the other thread may be waiting on the same descriptor, whose
+  // number could then come to mean something else. It wakes from this.
+  ShutDown(socket_);
+}
+
+bool Channel::PeerIsGone() const {
+  return WaitForEvents(socket_, POLLRDHUP, absl::InfinitePast(), {}, "").ok();
+}
+
+absl::Status Channel::WaitForHangUp(Deadline deadline,
+                                    const CancelEvent* cancel) const {
+  if (!is_open()) return ClosedError();
+  return WaitForEvents(socket_, POLLRDHUP, deadline, CancelsOf(cancel),
+                       absl::StrCat("hang-up of ", Describe(peer())))
+      .status();
 }
 
 PeerCredentials Channel::peer() const {
