@@ -18,6 +18,12 @@
 
 namespace vmm::platform {
 
+// Behind the error of a process that may not duplicate handles into, or out of,
+// its peer.
+inline constexpr char kNoDuplicates[] =
+    " (OpenProcess with PROCESS_DUP_HANDLE is refused). Run both as one user "
+    "with one integrity level, or let the one with more rights listen.";
+
 struct Channel::State {
   enum class End { kServer, kClient };
 
