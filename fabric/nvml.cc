@@ -162,16 +162,13 @@ absl::StatusOr<Nvml> Nvml::LoadSystem() {
                     "It comes with the NVIDIA driver; a container gets it with "
                     "NVIDIA_DRIVER_CAPABILITIES=compute,utility.");
   }
-  return LoadFromLookup(library->path(), [library = *library](const char* s) {
-    return library.Find(s);
-  });
+  return LoadFromLookup(library->path(), library->AsLookup());
 }
 
 absl::StatusOr<Nvml> Nvml::LoadFrom(const std::string& path) {
   absl::StatusOr<Library> library = Library::OpenPath(path);
   if (!library.ok()) return Annotate(library.status(), "NVML cannot be asked");
-  return LoadFromLookup(
-      path, [library = *library](const char* s) { return library.Find(s); });
+  return LoadFromLookup(path, library->AsLookup());
 }
 
 absl::StatusOr<Nvml> Nvml::LoadFromLookup(std::string name, Lookup lookup) {

@@ -137,16 +137,12 @@ absl::StatusOr<Driver> Driver::LoadSystem() {
         "runtime; in WSL2: on Windows), or name the host-memory driver "
         "explicitly to run without a GPU.");
   }
-  return LoadFromLookup(library->path(), [library = *library](const char* s) {
-    return library.Find(s);
-  });
+  return LoadFromLookup(library->path(), library->AsLookup());
 }
 
 absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
   ASSIGN_OR_RETURN(const Library library, Library::OpenPath(path));
-  return LoadFromLookup(library.path(), [library = library](const char* s) {
-    return library.Find(s);
-  });
+  return LoadFromLookup(library.path(), library.AsLookup());
 }
 
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {

@@ -5,7 +5,9 @@
 #ifndef VMMSHARE_PLATFORM_OS_LIBRARY_H_
 #define VMMSHARE_PLATFORM_OS_LIBRARY_H_
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -31,6 +33,12 @@ class Library {
 
   // The address of `symbol`, or null.
   void* Find(const char* symbol) const;
+  // Find() as a function that needs this object no longer.
+  std::function<void*(const char* symbol)> AsLookup() const {
+    return [library = *this](const char* symbol) {
+      return library.Find(symbol);
+    };
+  }
 
   // Where the library was loaded from.
   const std::string& path() const { return path_; }
