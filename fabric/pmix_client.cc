@@ -1,6 +1,5 @@
 #include "fabric/pmix_client.h"
 
-#include <array>
 #include <climits>
 #include <cstring>
 #include <optional>
@@ -8,8 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fabric/pmix_answer.h"
+#include "fabric/pmix_table.h"
 #include "platform/base/annotate.h"
-#include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/library.h"
 #include "platform/os/start_thread.h"
@@ -18,52 +18,6 @@ namespace vmm::fabric {
 namespace {
 
 constexpr char kLibrary[] = "libpmix.so.2";
-
-// An answer that is waited for. libpmix may give it after the waiter has left:
-// both hold it.
-class Answer {
- public:
-  // What was asked. libpmix looks at it from a thread of its own, until it
-  // answers (seen: it does not copy the key).
-  pmix::Proc process{};
-  std::string key;
-  std::array<pmix::Info, 2> how{};
-
-  void Give(PmixReply content) {
-    const platform::MutexLock lock(mutex_);
-    content_ = std::move(content);
-    given_.NotifyAll();
-  }
-
-  // Nothing when it has not come by `deadline`.
-  std::optional<PmixReply> WaitFor(Deadline deadline) {
-    platform::MutexLock lock(mutex_);
-    while (!content_.has_value() && !deadline.Passed()) {
-      given_.WaitFor(mutex_, deadline.Slice());
-    }
-    return content_;
-  }
-
- private:
-  platform::Mutex mutex_;
-  platform::CondVar given_;
-  std::optional<PmixReply> content_ ABSL_GUARDED_BY(mutex_);
-};
-
-// What libpmix is given to call back with; each is called once.
-void* Hold(const std::shared_ptr<Answer>& answer) {
-  return new std::shared_ptr<Answer>(answer);
-}
-std::shared_ptr<Answer> TakeBack(void* data) {
-  auto* held = static_cast<std::shared_ptr<Answer>*>(data);
-  std::shared_ptr<Answer> answer = std::move(*held);
-  delete held;
-  return answer;
-}
-
-void Done(pmix::Status status, void* data) {
-  TakeBack(data)->Give({status, 0, 0, {}});
-}
 
 // Where `info` holds what it says of `key`.
 decltype(pmix::Value::data)& Fill(pmix::Info& info, const char* key,
@@ -79,73 +33,6 @@ int WholeSeconds(absl::Duration left) {
   constexpr absl::Duration kFew = absl::Seconds(2);
   if (left < kFew || left >= absl::Seconds(INT_MAX)) return 0;
   return static_cast<int>(absl::ToInt64Seconds(left));
-}
-
-void GotValue(pmix::Status status, pmix::Value* value, void* data) {
-  PmixReply content{status, 0, 0, {}};
-  if (status == pmix::kSuccess && value != nullptr) {
-    content.type = value->type;
-    if (value->type == pmix::kByteObject) {
-      const pmix::ByteObject& from = value->data.bytes;
-      content.bytes.assign(from.bytes, from.bytes + from.size);
-    } else if (value->type == pmix::kUint32) {
-      content.number = value->data.uint32;
-    } else if (value->type == pmix::kUint16) {
-      content.number = value->data.uint16;
-    }
-  }
-  TakeBack(data)->Give(std::move(content));
-}
-
-absl::StatusCode CodeOf(pmix::Status status) {
-  switch (status) {
-    case pmix::kErrTimeout:
-      return absl::StatusCode::kDeadlineExceeded;
-    case pmix::kErrUnreachable:
-    case pmix::kErrCommFailure:
-    case pmix::kErrLostConnection:
-      return absl::StatusCode::kUnavailable;
-    case pmix::kErrBadParameter:
-      return absl::StatusCode::kInvalidArgument;
-    case pmix::kErrOutOfResource:
-    case pmix::kErrNoMemory:
-      return absl::StatusCode::kResourceExhausted;
-    case pmix::kErrNotFound:
-    case pmix::kErrProcEntryNotFound:
-      return absl::StatusCode::kNotFound;
-    case pmix::kErrNotSupported:
-      return absl::StatusCode::kUnimplemented;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
-
-template <typename Function>
-void Resolve(const platform::Library& library, const char* name,
-             Function*& entry, std::string* missing) {
-  entry = reinterpret_cast<Function*>(library.Find(name));
-  if (entry == nullptr) {
-    absl::StrAppend(missing, missing->empty() ? "" : ", ", name);
-  }
-}
-
-absl::StatusOr<pmix::Table> ReadTable(const platform::Library& library) {
-  pmix::Table table{};
-  std::string missing;
-  Resolve(library, "PMIx_Init", table.PMIx_Init, &missing);
-  Resolve(library, "PMIx_Finalize", table.PMIx_Finalize, &missing);
-  Resolve(library, "PMIx_Put", table.PMIx_Put, &missing);
-  Resolve(library, "PMIx_Commit", table.PMIx_Commit, &missing);
-  Resolve(library, "PMIx_Fence_nb", table.PMIx_Fence_nb, &missing);
-  Resolve(library, "PMIx_Get_nb", table.PMIx_Get_nb, &missing);
-  Resolve(library, "PMIx_Error_string", table.PMIx_Error_string, &missing);
-  Resolve(library, "PMIx_Get_version", table.PMIx_Get_version, &missing);
-  if (!missing.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(library.path(), " is no PMIx 3 or newer: it lacks ",
-                     missing, ". Install libpmix2 of PMIx 3 or newer."));
-  }
-  return table;
 }
 
 absl::Status Overdue(absl::string_view call) {
@@ -168,7 +55,7 @@ absl::StatusOr<std::shared_ptr<PmixClient>> PmixClient::Join(
         "pmix), or name its file in PmixOptions::library");
   }
   auto client = std::make_shared<PmixClient>();
-  ASSIGN_OR_RETURN(client->table_, ReadTable(*library));
+  ASSIGN_OR_RETURN(client->table_, pmix::ReadTable(*library));
   client->origin_ = library->path();
   const absl::Status joined = client->Run(
       "PMIx_Init()",
@@ -251,7 +138,7 @@ absl::Status PmixClient::Fence(absl::Duration soon,
                                const std::function<void()>& late,
                                Deadline deadline) {
   constexpr char kCall[] = "PMIx_Fence()";
-  auto answer = std::make_shared<Answer>();
+  auto answer = std::make_shared<PmixAnswer>();
   Fill(answer->how[0], pmix::kCollectData, pmix::kBool).flag = true;
   // A process that leaves while the server waits for others makes Open MPI 4.1.4's
   // mpirun hang or crash at the job's end, in one job of three (libpmix 4.2.2). So the
@@ -259,11 +146,12 @@ absl::Status PmixClient::Fence(absl::Duration soon,
   const int seconds =
       TellsAllOfAFailedFence() ? WholeSeconds(deadline.Left()) : 0;
   Fill(answer->how[1], pmix::kTimeout, pmix::kInt).integer = seconds;
-  void* held = Hold(answer);
-  const pmix::Status asked = table_.PMIx_Fence_nb(
-      nullptr, 0, answer->how.data(), seconds == 0 ? 1 : 2, &Done, held);
+  void* held = PmixAnswer::Hold(answer);
+  const pmix::Status asked =
+      table_.PMIx_Fence_nb(nullptr, 0, answer->how.data(), seconds == 0 ? 1 : 2,
+                           &PmixAnswer::Done, held);
   if (asked != pmix::kSuccess) {
-    TakeBack(held);  // It is not called then.
+    PmixAnswer::TakeBack(held);  // It is not called then.
     return asked == pmix::kOperationSucceeded ? absl::OkStatus()
                                               : Error(asked, kCall);
   }
@@ -300,7 +188,7 @@ absl::Status PmixClient::Error(pmix::Status status,
                                absl::string_view call) const {
   if (status == pmix::kSuccess) return absl::OkStatus();
   return absl::Status(
-      CodeOf(status),
+      pmix::CodeOf(status),
       absl::StrCat(call, " answered ", table_.PMIx_Error_string(status), " (",
                    status, ")"));
 }
@@ -308,7 +196,7 @@ absl::Status PmixClient::Error(pmix::Status status,
 absl::Status PmixClient::Run(absl::string_view call,
                              std::function<pmix::Status()> run,
                              Deadline deadline) const {
-  auto answer = std::make_shared<Answer>();
+  auto answer = std::make_shared<PmixAnswer>();
   std::thread thread;
   absl::Status started = platform::StartThread(
       thread, "that waits for libpmix", [answer, run = std::move(run)] {
@@ -327,15 +215,16 @@ absl::StatusOr<PmixReply> PmixClient::Ask(pmix::Rank rank,
       "PMIx_Get(",
       rank == pmix::kRankWildcard ? "job" : absl::StrCat("rank ", rank), ", ",
       key, ")");
-  auto answer = std::make_shared<Answer>();
+  auto answer = std::make_shared<PmixAnswer>();
   answer->process = self_;
   answer->process.rank = rank;
   answer->key = key;
-  void* held = Hold(answer);
-  const pmix::Status asked = table_.PMIx_Get_nb(
-      &answer->process, answer->key.c_str(), nullptr, 0, &GotValue, held);
+  void* held = PmixAnswer::Hold(answer);
+  const pmix::Status asked =
+      table_.PMIx_Get_nb(&answer->process, answer->key.c_str(), nullptr, 0,
+                         &PmixAnswer::GotValue, held);
   if (asked != pmix::kSuccess) {
-    TakeBack(held);
+    PmixAnswer::TakeBack(held);
     return Error(asked, call);
   }
   std::optional<PmixReply> reply = answer->WaitFor(deadline);

@@ -19,17 +19,10 @@
 #include "absl/time/time.h"
 #include "fabric/exchange.h"
 #include "fabric/pmix_abi.h"
+#include "fabric/pmix_answer.h"
 #include "platform/os/deadline.h"
 
 namespace vmm::fabric {
-
-// What libpmix calls back with.
-struct PmixReply {
-  pmix::Status status = pmix::kSuccess;
-  std::uint16_t type = 0;
-  std::uint32_t number = 0;
-  Bytes bytes;
-};
 
 // A process joins its job once; this is what it has then, until it exits.
 // Thread-compatible.
