@@ -11,7 +11,7 @@
 
 using vmm::c::Call;
 using vmm::c::Check;
-using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::tool::Json;
 using vmm::tool::JsonText;
 using Adopted = vmmshare_memory::Adopted;
@@ -32,8 +32,7 @@ vmmshare_status vmmshare_memory_adopt_as(
     const vmmshare_driver* driver, std::uint64_t address, std::uint64_t size,
     std::uint32_t accept, vmmshare_memory** memory, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
+    RETURN_IF_ERROR(Clear(memory, "memory"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(vmm::c::CheckBits(
         accept, VMMSHARE_KIND_LEGACY_IPC | VMMSHARE_KIND_STREAM_POOL,
@@ -51,8 +50,7 @@ vmmshare_status vmmshare_memory_weakness(const vmmshare_memory* memory,
                                          vmmshare_text** text,
                                          vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(text, "text"));
-    *text = nullptr;
+    RETURN_IF_ERROR(Clear(text, "text"));
     RETURN_IF_ERROR(Check(memory));
     *text = new vmmshare_text{std::visit(
         [](const auto& it) { return WeaknessOf(it); }, memory->memory)};
@@ -107,8 +105,7 @@ vmmshare_status vmmshare_memory_passed_over(const vmmshare_memory* memory,
                                             vmmshare_text** json,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(memory));
     Json list = Json::array();
     if (const auto* own = std::get_if<vmm::Allocation>(&memory->memory)) {
@@ -128,8 +125,7 @@ vmmshare_status vmmshare_memory_neighbours(const vmmshare_memory* memory,
                                            vmmshare_text** json,
                                            vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(memory));
     Json list = Json::array();
     const auto* adopted = std::get_if<Adopted>(&memory->memory);

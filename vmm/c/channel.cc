@@ -11,14 +11,14 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 vmmshare_status vmmshare_channel_adopt(std::intptr_t socket,
                                        vmmshare_channel** channel,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     auto own = vmm::platform::OsHandle::Adopt(socket);
-    RETURN_IF_ERROR(CheckGiven(channel, "channel"));
-    *channel = nullptr;
+    RETURN_IF_ERROR(Clear(channel, "channel"));
     ASSIGN_OR_RETURN(auto adopted,
                      vmm::platform::Channel::Adopt(std::move(own), {}));
     *channel = new vmmshare_channel(std::move(adopted));

@@ -16,6 +16,7 @@
 
 using vmm::c::Call;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 namespace {
 
@@ -30,8 +31,7 @@ vmm::tool::Report ReportOn(const char* driver) {
 vmmshare_status vmmshare_doctor(const char* driver, vmmshare_text** json,
                                 vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     *json = new vmmshare_text{vmm::tool::AsJson(ReportOn(driver))};
     return absl::OkStatus();
   });

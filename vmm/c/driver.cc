@@ -12,12 +12,12 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 vmmshare_status vmmshare_driver_load_system(vmmshare_driver** driver,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(driver, "driver"));
-    *driver = nullptr;
+    RETURN_IF_ERROR(Clear(driver, "driver"));
     ASSIGN_OR_RETURN(auto loaded, vmm::platform::Driver::LoadSystem());
     *driver = new vmmshare_driver(std::move(loaded));
     return absl::OkStatus();
@@ -27,8 +27,7 @@ vmmshare_status vmmshare_driver_load_system(vmmshare_driver** driver,
 vmmshare_status vmmshare_driver_load(const char* path, vmmshare_driver** driver,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(driver, "driver"));
-    *driver = nullptr;
+    RETURN_IF_ERROR(Clear(driver, "driver"));
     RETURN_IF_ERROR(CheckGiven(path, "path"));
     ASSIGN_OR_RETURN(auto loaded, vmm::platform::Driver::LoadFrom(path));
     *driver = new vmmshare_driver(std::move(loaded));
@@ -53,8 +52,7 @@ vmmshare_status vmmshare_stream_is_captured(const vmmshare_driver* driver,
                                             std::int32_t* is_captured,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(is_captured, "is_captured"));
-    *is_captured = 0;
+    RETURN_IF_ERROR(Clear(is_captured, "is_captured"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(
         const bool captured,
@@ -68,8 +66,7 @@ vmmshare_status vmmshare_device_count(const vmmshare_driver* driver,
                                       std::int32_t* count,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(count, "count"));
-    *count = 0;
+    RETURN_IF_ERROR(Clear(count, "count"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(auto devices, vmm::Device::All(driver->driver));
     *count = static_cast<std::int32_t>(devices.size());
@@ -82,8 +79,7 @@ vmmshare_status vmmshare_device_open(const vmmshare_driver* driver,
                                      vmmshare_device** device,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(device, "device"));
-    *device = nullptr;
+    RETURN_IF_ERROR(Clear(device, "device"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(auto found,
                      vmm::Device::ByOrdinal(driver->driver, ordinal));
@@ -97,8 +93,7 @@ vmmshare_status vmmshare_device_open_uuid(const vmmshare_driver* driver,
                                           vmmshare_device** device,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(device, "device"));
-    *device = nullptr;
+    RETURN_IF_ERROR(Clear(device, "device"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(uuid, "uuid"));
     vmm::DeviceUuid wanted;
@@ -133,8 +128,7 @@ vmmshare_status vmmshare_device_can_access(const vmmshare_device* device,
                                            std::int32_t* can_access,
                                            vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(can_access, "can_access"));
-    *can_access = 0;
+    RETURN_IF_ERROR(Clear(can_access, "can_access"));
     RETURN_IF_ERROR(Check(device));
     RETURN_IF_ERROR(Check(owner));
     ASSIGN_OR_RETURN(const bool can, device->device.CanAccess(owner->device));

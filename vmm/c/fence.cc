@@ -13,6 +13,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::c::StreamOf;
 
 namespace {
@@ -52,8 +53,7 @@ vmmshare_status vmmshare_fence_pool_create(const vmmshare_device* device,
                                            vmmshare_fence_pool** pool,
                                            vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
-    *pool = nullptr;
+    RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(auto made, vmm::FencePool::Create(device->device));
     *pool = new vmmshare_fence_pool(Own(std::move(made)));
@@ -67,8 +67,7 @@ vmmshare_status vmmshare_fence_pool_open(const vmmshare_device* device,
                                          vmmshare_fence_pool** pool,
                                          vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
-    *pool = nullptr;
+    RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(device));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(auto opened, vmm::ImportedFencePool::Subscribe(
@@ -98,8 +97,7 @@ vmmshare_status vmmshare_server_share_fences(vmmshare_server* server,
                                              vmmshare_share** share,
                                              vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(share, "share"));
-    *share = nullptr;
+    RETURN_IF_ERROR(Clear(share, "share"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const Own own, OwnOf(pool->pool));
@@ -113,8 +111,7 @@ vmmshare_status vmmshare_fence_create(vmmshare_fence_pool* pool,
                                       vmmshare_fence** fence,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(fence, "fence"));
-    *fence = nullptr;
+    RETURN_IF_ERROR(Clear(fence, "fence"));
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const Own own, OwnOf(pool->pool));
     ASSIGN_OR_RETURN(vmm::Fence made, own->New());
@@ -150,8 +147,7 @@ vmmshare_status vmmshare_fence_open(
     const std::uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES],
     std::int64_t timeout_ns, vmmshare_fence** fence, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(fence, "fence"));
-    *fence = nullptr;
+    RETURN_IF_ERROR(Clear(fence, "fence"));
     RETURN_IF_ERROR(Check(pool));
     RETURN_IF_ERROR(CheckGiven(ticket, "ticket"));
     ASSIGN_OR_RETURN(const Theirs theirs, TheirsOf(pool->pool));
@@ -230,8 +226,7 @@ vmmshare_status vmmshare_fence_value(const vmmshare_fence* fence,
                                      std::uint64_t* value,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(value, "value"));
-    *value = 0;
+    RETURN_IF_ERROR(Clear(value, "value"));
     RETURN_IF_ERROR(Check(fence));
     ASSIGN_OR_RETURN(*value, fence->fence.Query());
     return absl::OkStatus();

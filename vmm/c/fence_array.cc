@@ -11,7 +11,7 @@
 
 using vmm::c::Call;
 using vmm::c::Check;
-using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 static_assert(VMMSHARE_FENCE_BYTES == vmm::kFenceBytes);
 
@@ -21,8 +21,7 @@ vmmshare_status Create(const vmmshare_device* device, std::uint64_t memory,
                        std::uint64_t bytes, vmm::FenceMechanism mechanism,
                        vmmshare_fence_array** array, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(array, "array"));
-    *array = nullptr;
+    RETURN_IF_ERROR(Clear(array, "array"));
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(auto made, vmm::FenceArray::Over(device->device, memory,
                                                       bytes, mechanism));
@@ -71,8 +70,7 @@ vmmshare_status vmmshare_fence_array_at(vmmshare_fence_array* array,
                                         vmmshare_fence** fence,
                                         vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(fence, "fence"));
-    *fence = nullptr;
+    RETURN_IF_ERROR(Clear(fence, "fence"));
     RETURN_IF_ERROR(Check(array));
     ASSIGN_OR_RETURN(vmm::Fence found, array->array->At(index));
     *fence = new vmmshare_fence(std::nullopt, std::move(found));

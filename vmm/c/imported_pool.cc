@@ -13,6 +13,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 namespace {
 
@@ -72,8 +73,7 @@ vmmshare_status vmmshare_imported_pool_open(
     const vmmshare_import_options* options, std::int64_t timeout_ns,
     vmmshare_imported_pool** pool, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
-    *pool = nullptr;
+    RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(const vmm::ImportOptions import,
@@ -108,8 +108,7 @@ vmmshare_status vmmshare_imported_pool_weakness(
     const vmmshare_imported_pool* pool, vmmshare_text** text,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(text, "text"));
-    *text = nullptr;
+    RETURN_IF_ERROR(Clear(text, "text"));
     RETURN_IF_ERROR(Check(pool));
     *text = new vmmshare_text{pool->pool->weakness()};
     return absl::OkStatus();
@@ -120,8 +119,7 @@ vmmshare_status vmmshare_imported_pool_recalled(
     const vmmshare_imported_pool* pool, std::uint64_t* addresses,
     std::size_t room, std::size_t* count, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(count, "count"));
-    *count = 0;
+    RETURN_IF_ERROR(Clear(count, "count"));
     RETURN_IF_ERROR(Check(pool));
     if (room != 0) RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
     const std::vector<vmm::RecalledBlock> recalled = pool->pool->Recalled();

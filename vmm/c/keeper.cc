@@ -11,6 +11,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::tool::Json;
 using vmm::tool::JsonText;
 
@@ -37,8 +38,7 @@ vmmshare_status vmmshare_keeper_connect(const char* address,
                                         vmmshare_keeper** keeper,
                                         vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(keeper, "keeper"));
-    *keeper = nullptr;
+    RETURN_IF_ERROR(Clear(keeper, "keeper"));
     vmm::KeeperClientOptions options;
     if (address != nullptr) options.address = address;
     ASSIGN_OR_RETURN(
@@ -70,8 +70,7 @@ vmmshare_status vmmshare_keeper_attach(
     const vmmshare_import_options* options, std::int64_t timeout_ns,
     vmmshare_memory** memory, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
+    RETURN_IF_ERROR(Clear(memory, "memory"));
     RETURN_IF_ERROR(Check(keeper));
     RETURN_IF_ERROR(CheckGiven(name, "name"));
     RETURN_IF_ERROR(Check(driver));
@@ -114,8 +113,7 @@ vmmshare_status vmmshare_keeper_list(vmmshare_keeper* keeper,
                                      vmmshare_text** json,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(keeper));
     ASSIGN_OR_RETURN(const vmm::KeeperListing listing,
                      keeper->keeper.List(vmm::c::DeadlineOf(timeout_ns)));

@@ -12,7 +12,7 @@
 
 using vmm::c::Call;
 using vmm::c::Check;
-using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::tool::Json;
 using vmm::tool::JsonText;
 
@@ -68,8 +68,7 @@ vmmshare_status vmmshare_server_leases(const vmmshare_server* server,
                                        vmmshare_text** json,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(server));
     *json = new vmmshare_text{Listed(*server, std::nullopt)};
     return absl::OkStatus();
@@ -91,8 +90,7 @@ vmmshare_status vmmshare_server_memory_leases(const vmmshare_server* server,
                                               vmmshare_text** json,
                                               vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
@@ -149,8 +147,7 @@ vmmshare_status vmmshare_pool_leases(const vmmshare_pool* pool,
                                      vmmshare_text** json,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(pool));
     Json list = Json::array();
     for (const vmm::BlockLease& lease : pool->pool->Leases()) {

@@ -14,6 +14,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using Adopted = vmmshare_memory::Adopted;
 
 namespace {
@@ -33,8 +34,7 @@ vmmshare_status vmmshare_memory_create(const vmmshare_device* device,
                                        vmmshare_memory** memory,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
+    RETURN_IF_ERROR(Clear(memory, "memory"));
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(const vmm::AllocationOptions given,
                      vmm::c::AllocationOptionsOf(options));
@@ -127,8 +127,7 @@ vmmshare_status vmmshare_memory_lease(const vmmshare_memory* memory,
                                       std::int64_t* return_in_ns,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
-    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Clear(return_in_ns, "return_in_ns", VMMSHARE_FOREVER));
     RETURN_IF_ERROR(Check(memory));
     const auto* imported =
         std::get_if<vmm::ImportedAllocation>(&memory->memory);
@@ -176,8 +175,7 @@ vmmshare_status vmmshare_reached_from(const vmmshare_driver* driver,
                                       std::int32_t* ordinal,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(ordinal, "ordinal"));
-    *ordinal = 0;
+    RETURN_IF_ERROR(Clear(ordinal, "ordinal"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::PointerInfo info,
                      vmm::Classify(driver->driver, address));

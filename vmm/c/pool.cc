@@ -12,6 +12,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::c::StreamOf;
 
 vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
@@ -19,8 +20,7 @@ vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
                                      vmmshare_pool** pool,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
-    *pool = nullptr;
+    RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(const vmm::PoolOptions given,
                      vmm::c::PoolOptionsOf(options));
@@ -37,8 +37,7 @@ vmmshare_status vmmshare_pool_allocate(vmmshare_pool* pool, std::uint64_t size,
                                        std::uint64_t* address,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(address, "address"));
-    *address = 0;
+    RETURN_IF_ERROR(Clear(address, "address"));
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(
         *address,
@@ -108,8 +107,7 @@ vmmshare_status vmmshare_pool_weakness(const vmmshare_pool* pool,
                                        vmmshare_text** text,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(text, "text"));
-    *text = nullptr;
+    RETURN_IF_ERROR(Clear(text, "text"));
     RETURN_IF_ERROR(Check(pool));
     *text = new vmmshare_text{pool->pool->weakness()};
     return absl::OkStatus();

@@ -16,6 +16,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 struct vmmshare_fetched : vmm::c::Handle<vmm::c::HandleType::kFetched> {
   explicit vmmshare_fetched(vmm::FetchedHandles came)
@@ -100,8 +101,7 @@ vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
                                        vmmshare_memory** memory,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
+    RETURN_IF_ERROR(Clear(memory, "memory"));
     RETURN_IF_ERROR(Check(device));
     RETURN_IF_ERROR(CheckGiven(handles, "handles"));
     RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_ON_HOST, "flags"));
@@ -130,8 +130,7 @@ vmmshare_status vmmshare_fetch(const vmmshare_driver* driver, const char* text,
                                vmmshare_fetched** fetched,
                                vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(fetched, "fetched"));
-    *fetched = nullptr;
+    RETURN_IF_ERROR(Clear(fetched, "fetched"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(auto came, vmm::FetchRaw(driver->driver, text,
@@ -176,8 +175,7 @@ vmmshare_status vmmshare_fetched_lease(const vmmshare_fetched* fetched,
                                        std::int64_t* return_in_ns,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
-    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Clear(return_in_ns, "return_in_ns", VMMSHARE_FOREVER));
     RETURN_IF_ERROR(Check(fetched));
     return vmm::c::ReportLease(fetched->handles.lease(), return_in_ns);
   });

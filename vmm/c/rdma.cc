@@ -11,6 +11,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 namespace {
 
@@ -54,8 +55,7 @@ vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     if (refusal != nullptr) *refusal = nullptr;
-    RETURN_IF_ERROR(CheckGiven(capable, "capable"));
-    *capable = 0;
+    RETURN_IF_ERROR(Clear(capable, "capable"));
     RETURN_IF_ERROR(Check(memory));
     std::string why;
     if (const auto* imported =
@@ -77,8 +77,7 @@ vmmshare_status vmmshare_pool_rdma(const vmmshare_pool* pool, int* capable,
                                    vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     if (refusal != nullptr) *refusal = nullptr;
-    RETURN_IF_ERROR(CheckGiven(capable, "capable"));
-    *capable = 0;
+    RETURN_IF_ERROR(Clear(capable, "capable"));
     RETURN_IF_ERROR(Check(pool));
     const absl::Status why = pool->pool->rdma_refusal();
     *capable = why.ok() ? 1 : 0;
@@ -94,8 +93,7 @@ vmmshare_status vmmshare_memory_dma_bufs(
     std::uint32_t flags, vmmshare_dma_buf* bufs, std::uint32_t room,
     std::uint32_t* count, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(count, "count"));
-    *count = 0;
+    RETURN_IF_ERROR(Clear(count, "count"));
     RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));
@@ -114,8 +112,7 @@ vmmshare_status vmmshare_dma_bufs(const vmmshare_driver* driver,
                                   std::uint32_t room, std::uint32_t* count,
                                   vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(count, "count"));
-    *count = 0;
+    RETURN_IF_ERROR(Clear(count, "count"));
     RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));

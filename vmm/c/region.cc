@@ -22,6 +22,7 @@ using vmm::RestorableRegion;
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 struct vmmshare_region : vmm::c::Handle<vmm::c::HandleType::kRegion> {
   explicit vmmshare_region(vmm::Device device)
@@ -109,8 +110,7 @@ vmmshare_status vmmshare_region_create(const vmmshare_device* device,
                                        vmmshare_region** region,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(region, "region"));
-    *region = nullptr;
+    RETURN_IF_ERROR(Clear(region, "region"));
     RETURN_IF_ERROR(Check(device));
     *region = new vmmshare_region(device->device);
     return absl::OkStatus();
@@ -124,8 +124,7 @@ vmmshare_status vmmshare_region_allocate(vmmshare_region* region,
                                          std::uint64_t* address,
                                          vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(address, "address"));
-    *address = 0;
+    RETURN_IF_ERROR(Clear(address, "address"));
     RETURN_IF_ERROR(Check(region));
     ASSIGN_OR_RETURN(*address, region->region->Allocate(size));
     return absl::OkStatus();

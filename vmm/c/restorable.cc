@@ -21,6 +21,7 @@ using vmm::RestorableImport;
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
   using Any = std::variant<RestorableAllocation, RestorableImport>;
@@ -120,8 +121,7 @@ vmmshare_status vmmshare_restorable_create(
     const vmmshare_memory_options* options, vmmshare_restorable** restorable,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(restorable, "restorable"));
-    *restorable = nullptr;
+    RETURN_IF_ERROR(Clear(restorable, "restorable"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(const vmm::AllocationOptions given,
@@ -143,8 +143,7 @@ vmmshare_status vmmshare_restorable_open(const vmmshare_driver* driver,
                                          vmmshare_restorable** restorable,
                                          vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(restorable, "restorable"));
-    *restorable = nullptr;
+    RETURN_IF_ERROR(Clear(restorable, "restorable"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(const vmm::ImportOptions import,
@@ -189,8 +188,7 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
                                           std::int64_t* return_in_ns,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
-    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Clear(return_in_ns, "return_in_ns", VMMSHARE_FOREVER));
     RETURN_IF_ERROR(Check(restorable));
     if (restorable->endpoint != nullptr) {
       return absl::FailedPreconditionError(

@@ -13,6 +13,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::c::StreamOf;
 
 struct vmmshare_ring_home : vmm::c::Handle<vmm::c::HandleType::kRingHome> {
@@ -57,8 +58,7 @@ vmmshare_status vmmshare_ring_home_create(const vmmshare_device* device,
                                           vmmshare_ring_home** home,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(home, "home"));
-    *home = nullptr;
+    RETURN_IF_ERROR(Clear(home, "home"));
     RETURN_IF_ERROR(Check(device));
     vmm::RingHomeOptions given;
     ASSIGN_OR_RETURN(given.pool, vmm::c::PoolOptionsOf(options));

@@ -11,6 +11,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 struct vmmshare_safetensors : vmm::c::Handle<vmm::c::HandleType::kSafetensors> {
   explicit vmmshare_safetensors(vmm::SafetensorsHeader read)
@@ -22,8 +23,7 @@ vmmshare_status vmmshare_safetensors_open(const char* path,
                                           vmmshare_safetensors** header,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(header, "header"));
-    *header = nullptr;
+    RETURN_IF_ERROR(Clear(header, "header"));
     RETURN_IF_ERROR(CheckGiven(path, "path"));
     ASSIGN_OR_RETURN(vmm::SafetensorsHeader read,
                      vmm::ReadSafetensorsHeader(path));
@@ -54,8 +54,7 @@ vmmshare_status vmmshare_safetensors_metadata(
     const vmmshare_safetensors* header, vmmshare_text** json,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(header));
     *json = vmm::c::JsonOf(header->header.metadata);
     return absl::OkStatus();

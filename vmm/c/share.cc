@@ -10,6 +10,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 namespace {
 
@@ -48,8 +49,7 @@ vmmshare_status vmmshare_server_start(const vmmshare_server_options* options,
                                       vmmshare_server** server,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(server, "server"));
-    *server = nullptr;
+    RETURN_IF_ERROR(Clear(server, "server"));
     ASSIGN_OR_RETURN(const vmm::EndpointOptions given, OptionsOf(options));
     ASSIGN_OR_RETURN(auto endpoint, vmm::Endpoint::Start(given));
     *server = new vmmshare_server(std::move(endpoint));
@@ -64,8 +64,7 @@ vmmshare_status vmmshare_server_share_memory(vmmshare_server* server,
                                              vmmshare_share** share,
                                              vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(share, "share"));
-    *share = nullptr;
+    RETURN_IF_ERROR(Clear(share, "share"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
@@ -81,8 +80,7 @@ vmmshare_status vmmshare_server_share_pool(vmmshare_server* server,
                                            vmmshare_share** share,
                                            vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(share, "share"));
-    *share = nullptr;
+    RETURN_IF_ERROR(Clear(share, "share"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(auto served, server->endpoint->Serve(*pool->pool));
@@ -105,8 +103,7 @@ vmmshare_status vmmshare_memory_open(const vmmshare_driver* driver,
                                      vmmshare_memory** memory,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
+    RETURN_IF_ERROR(Clear(memory, "memory"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(const vmm::ImportOptions import,

@@ -17,6 +17,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 struct vmmshare_symmetric : vmm::c::Handle<vmm::c::HandleType::kSymmetric> {
   explicit vmmshare_symmetric(vmm::job::SymmetricMemory made)
@@ -129,8 +130,7 @@ vmmshare_status vmmshare_symmetric_create(
     const vmmshare_symmetric_options* options, std::int64_t timeout_ns,
     vmmshare_symmetric** symmetric, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(symmetric, "symmetric"));
-    *symmetric = nullptr;
+    RETURN_IF_ERROR(Clear(symmetric, "symmetric"));
     vmmshare_symmetric_options given;
     RETURN_IF_ERROR(vmm::c::ReadOptions(options, kOptionsBytes,
                                         "vmmshare_symmetric_options", &given));
@@ -182,8 +182,7 @@ vmmshare_status vmmshare_symmetric_allocate(vmmshare_symmetric* symmetric,
                                             std::uint64_t* offset,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(offset, "offset"));
-    *offset = 0;
+    RETURN_IF_ERROR(Clear(offset, "offset"));
     RETURN_IF_ERROR(Check(symmetric));
     ASSIGN_OR_RETURN(
         *offset, symmetric->heap.Allocate(

@@ -8,14 +8,14 @@
 
 using vmm::c::Call;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 
 vmmshare_status vmmshare_tickets_around(
     const std::uint64_t* addresses, std::size_t count, std::uint8_t* tickets,
     std::uint32_t* which, std::uint64_t* offsets, std::size_t* ticket_count,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(ticket_count, "ticket_count"));
-    *ticket_count = 0;
+    RETURN_IF_ERROR(Clear(ticket_count, "ticket_count"));
     if (count == 0) return absl::OkStatus();
     RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
     RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));

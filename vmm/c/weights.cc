@@ -19,6 +19,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckBits;
 using vmm::c::CheckGiven;
+using vmm::c::Clear;
 using vmm::c::HandleType;
 
 struct vmmshare_weights_layout : vmm::c::Handle<HandleType::kWeightsLayout> {
@@ -77,8 +78,7 @@ vmmshare_status vmmshare_weights_layout_create(const char* fingerprint,
                                                vmmshare_weights_layout** layout,
                                                vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(layout, "layout"));
-    *layout = nullptr;
+    RETURN_IF_ERROR(Clear(layout, "layout"));
     vmm::TensorManifest named;  // Whoever writes the set is refused it, too.
     named.fingerprint = fingerprint == nullptr ? "" : fingerprint;
     RETURN_IF_ERROR(vmm::weights::CheckNotes(named));
@@ -174,8 +174,7 @@ vmmshare_status vmmshare_weights_begin(const vmmshare_driver* driver,
                                        vmmshare_weights_writer** writer,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(writer, "writer"));
-    *writer = nullptr;
+    RETURN_IF_ERROR(Clear(writer, "writer"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(Check(memory));
     RETURN_IF_ERROR(Check(layout));
@@ -337,8 +336,7 @@ vmmshare_status vmmshare_weights_open(const vmmshare_driver* driver,
                                       vmmshare_weights** weights,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(weights, "weights"));
-    *weights = nullptr;
+    RETURN_IF_ERROR(Clear(weights, "weights"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(
@@ -370,8 +368,7 @@ vmmshare_status vmmshare_weights_metadata(const vmmshare_weights* weights,
                                           vmmshare_text** json,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
+    RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(weights));
     *json = vmm::c::JsonOf(weights->set.manifest().metadata);
     return absl::OkStatus();
@@ -392,8 +389,7 @@ vmmshare_status vmmshare_weights_find(const vmmshare_weights* weights,
                                       const char* name, std::uint64_t* place,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(place, "place"));
-    *place = 0;
+    RETURN_IF_ERROR(Clear(place, "place"));
     RETURN_IF_ERROR(Check(weights));
     RETURN_IF_ERROR(CheckGiven(name, "name"));
     const vmm::TensorInfo* found = weights->set.Find(name);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/optimization.h"
@@ -69,6 +70,14 @@ absl::Status CallOwn(absl::string_view name, const Function& function) {
 
 // INVALID_ARGUMENT when `pointer`, the argument `name`, is null.
 absl::Status CheckGiven(const void* pointer, absl::string_view name);
+// The same of a result, which is `none` until there is one.
+template <typename T>
+absl::Status Clear(T* result, absl::string_view name,
+                   std::type_identity_t<T> none = T{}) {
+  absl::Status given = CheckGiven(result, name);
+  if (given.ok()) *result = none;
+  return given;
+}
 
 // When a wait of `timeout_ns` from now ends.
 Deadline DeadlineOf(std::int64_t timeout_ns);
