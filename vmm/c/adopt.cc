@@ -16,18 +16,6 @@ using vmm::tool::Json;
 using vmm::tool::JsonText;
 using Adopted = vmmshare_memory::Adopted;
 
-namespace {
-
-std::string WeaknessOf(const vmm::Allocation& own) { return own.weakness(); }
-std::string WeaknessOf(const Adopted& adopted) {
-  return adopted.memory.weakness();
-}
-std::string WeaknessOf(const vmm::ImportedAllocation& imported) {
-  return imported.weakness();
-}
-
-}  // namespace
-
 vmmshare_status vmmshare_memory_adopt_as(
     const vmmshare_driver* driver, std::uint64_t address, std::uint64_t size,
     std::uint32_t accept, vmmshare_memory** memory, vmmshare_error** error) {
@@ -53,7 +41,7 @@ vmmshare_status vmmshare_memory_weakness(const vmmshare_memory* memory,
     RETURN_IF_ERROR(Clear(text, "text"));
     RETURN_IF_ERROR(Check(memory));
     *text = new vmmshare_text{std::visit(
-        [](const auto& it) { return WeaknessOf(it); }, memory->memory)};
+        [](const auto& it) { return it.weakness(); }, memory->memory)};
     return absl::OkStatus();
   });
 }
@@ -88,14 +76,8 @@ void vmmshare_memory_disclosed(const vmmshare_memory* memory,
                                std::uint64_t* base, std::uint64_t* size) {
   vmm::AddressSpan span;
   if (Check(memory).ok()) {
-    if (const auto* adopted = std::get_if<Adopted>(&memory->memory)) {
-      span = adopted->memory.disclosed();
-    } else if (const auto* imported =
-                   std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
-      span = imported->disclosed();
-    } else {
-      span = std::get<vmm::Allocation>(memory->memory).disclosed();
-    }
+    span = std::visit([](const auto& it) { return it.disclosed(); },
+                      memory->memory);
   }
   if (base != nullptr) *base = span.base;
   if (size != nullptr) *size = span.size;

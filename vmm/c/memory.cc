@@ -20,11 +20,9 @@ using Adopted = vmmshare_memory::Adopted;
 namespace {
 
 // What `of` returns for whichever kind of memory it is; 0 for a bad handle.
-template <typename T, typename Function>
-T Ask(const vmmshare_memory* memory, T otherwise, const Function& of) {
-  if (!Check(memory).ok()) return otherwise;
-  return std::visit([&](const auto& it) -> T { return of(it); },
-                    memory->memory);
+template <typename Function>
+std::uint64_t Ask(const vmmshare_memory* memory, const Function& of) {
+  return Check(memory).ok() ? std::visit(of, memory->memory) : 0;
 }
 
 }  // namespace
@@ -54,33 +52,15 @@ vmmshare_status vmmshare_memory_adopt(const vmmshare_driver* driver,
 void vmmshare_memory_close(vmmshare_memory* memory) { vmm::c::Close(memory); }
 
 std::uint64_t vmmshare_memory_address(const vmmshare_memory* memory) {
-  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
-    if constexpr (requires { it.address(); }) {
-      return it.address();
-    } else {
-      return it.address;
-    }
-  });
+  return Ask(memory, [](const auto& it) { return it.address(); });
 }
 
 std::uint64_t vmmshare_memory_size(const vmmshare_memory* memory) {
-  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
-    if constexpr (requires { it.size(); }) {
-      return it.size();
-    } else {
-      return it.size;
-    }
-  });
+  return Ask(memory, [](const auto& it) { return it.size(); });
 }
 
 std::uint64_t vmmshare_memory_requested_size(const vmmshare_memory* memory) {
-  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
-    if constexpr (requires { it.requested_size(); }) {
-      return it.requested_size();
-    } else {
-      return it.size;
-    }
-  });
+  return Ask(memory, [](const auto& it) { return it.requested_size(); });
 }
 
 std::uint64_t vmmshare_memory_offset(const vmmshare_memory* memory) {

@@ -45,11 +45,18 @@ struct vmmshare_device : vmm::c::Handle<vmm::c::HandleType::kDevice> {
 };
 
 struct vmmshare_memory : vmm::c::Handle<vmm::c::HandleType::kMemory> {
-  // Memory that somebody else made, and where that has it.
+  // Memory that somebody else made, and where that has it. Asked by the same
+  // names as the others are.
   struct Adopted {
+    CUdeviceptr address() const { return at; }
+    std::uint64_t size() const { return bytes; }
+    std::uint64_t requested_size() const { return bytes; }
+    std::string weakness() const { return memory.weakness(); }
+    vmm::AddressSpan disclosed() const { return memory.disclosed(); }
+
     vmm::AdoptedMemory memory;
-    CUdeviceptr address;
-    std::uint64_t size;
+    CUdeviceptr at;
+    std::uint64_t bytes;
   };
   using Any = std::variant<vmm::Allocation, Adopted, vmm::ImportedAllocation>;
   explicit vmmshare_memory(Any any)
