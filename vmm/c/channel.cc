@@ -38,8 +38,7 @@ vmmshare_status vmmshare_channel_send_memory(
     RETURN_IF_ERROR(CheckGiven(memory, "memory"));
     std::vector<vmm::Shareable> all;
     for (std::uint32_t i = 0; i < count; ++i) {
-      RETURN_IF_ERROR(Check(memory[i]));
-      ASSIGN_OR_RETURN(vmm::Shareable one, vmm::c::ShareableOf(*memory[i]));
+      ASSIGN_OR_RETURN(vmm::Shareable one, vmm::c::ShareableOf(memory[i]));
       all.push_back(one);
     }
     return vmm::SendAllocations(channel->channel, all,

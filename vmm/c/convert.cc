@@ -120,12 +120,13 @@ absl::StatusOr<ImportOptions> ImportOptionsOf(
   return import;
 }
 
-absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory& memory) {
-  if (const auto* own = std::get_if<Allocation>(&memory.memory)) {
+absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory* memory) {
+  RETURN_IF_ERROR(Check(memory));
+  if (const auto* own = std::get_if<Allocation>(&memory->memory)) {
     return own->shareable();
   }
   if (const auto* adopted =
-          std::get_if<vmmshare_memory::Adopted>(&memory.memory)) {
+          std::get_if<vmmshare_memory::Adopted>(&memory->memory)) {
     return adopted->memory.shareable();
   }
   return absl::FailedPreconditionError(

@@ -58,9 +58,8 @@ vmmshare_status vmmshare_keeper_put(vmmshare_keeper* keeper, const char* name,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(keeper));
     RETURN_IF_ERROR(CheckGiven(name, "name"));
-    RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
     return keeper->keeper.Put(name, shareable, vmm::c::DeadlineOf(timeout_ns));
   });
 }

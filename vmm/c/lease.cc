@@ -46,9 +46,8 @@ vmmshare_status vmmshare_server_recall(vmmshare_server* server,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(server));
-    RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
     server->endpoint->Recall(shareable.id(), After(within_ns));
     return absl::OkStatus();
   });
@@ -92,9 +91,8 @@ vmmshare_status vmmshare_server_memory_leases(const vmmshare_server* server,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(json, "json"));
     RETURN_IF_ERROR(Check(server));
-    RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
     *json = new vmmshare_text{Listed(*server, shareable.id())};
     return absl::OkStatus();
   });
@@ -105,9 +103,8 @@ vmmshare_status vmmshare_server_wait_memory_returned(
     std::int64_t timeout_ns, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(server));
-    RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
     return server->endpoint->WaitUntilReturned(shareable.id(),
                                                vmm::c::DeadlineOf(timeout_ns));
   });

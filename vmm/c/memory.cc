@@ -70,8 +70,7 @@ std::uint64_t vmmshare_memory_offset(const vmmshare_memory* memory) {
 }
 
 std::uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory) {
-  if (!Check(memory).ok()) return 0;
-  const auto shareable = vmm::c::ShareableOf(*memory);
+  const auto shareable = vmm::c::ShareableOf(memory);
   return shareable.ok() ? shareable->kinds().bits() : 0;
 }
 
@@ -82,7 +81,7 @@ std::int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory) {
     const auto node = imported->ticket().host_numa_node;
     return node.has_value() ? static_cast<std::int32_t>(*node) : -1;
   }
-  const auto shareable = vmm::c::ShareableOf(*memory);
+  const auto shareable = vmm::c::ShareableOf(memory);
   return shareable.ok() && shareable->where().is_host()
              ? shareable->where().numa_node()
              : -1;
@@ -93,7 +92,7 @@ void vmmshare_memory_device_uuid(const vmmshare_memory* memory,
   if (uuid == nullptr) return;
   vmm::DeviceUuid found;
   if (Check(memory).ok()) {
-    const auto shareable = vmm::c::ShareableOf(*memory);
+    const auto shareable = vmm::c::ShareableOf(memory);
     if (shareable.ok()) {
       found = shareable->device().uuid();
     } else {

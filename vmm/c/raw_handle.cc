@@ -68,7 +68,7 @@ absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
 
 std::uint32_t vmmshare_memory_chunks(const vmmshare_memory* memory) {
   if (!Check(memory).ok()) return 0;
-  const auto shareable = vmm::c::ShareableOf(*memory);
+  const auto shareable = vmm::c::ShareableOf(memory);
   const vmm::ChunkLayout layout =
       shareable.ok()
           ? shareable->layout()
@@ -82,10 +82,9 @@ vmmshare_status vmmshare_memory_export(const vmmshare_memory* memory,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(GiveNothing(handle));
-    RETURN_IF_ERROR(Check(memory));
-    ASSIGN_OR_RETURN(const vmm::HandleKind wanted, vmm::c::KindOf(kind));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
+    ASSIGN_OR_RETURN(const vmm::HandleKind wanted, vmm::c::KindOf(kind));
     ASSIGN_OR_RETURN(vmm::RawHandle raw,
                      vmm::ExportRaw(shareable, chunk, wanted));
     Give(std::move(raw), handle);

@@ -66,9 +66,8 @@ vmmshare_status vmmshare_server_share_memory(vmmshare_server* server,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(share, "share"));
     RETURN_IF_ERROR(Check(server));
-    RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
     ASSIGN_OR_RETURN(auto published, server->endpoint->Publish(shareable));
     *share = new vmmshare_share(std::move(published));
     return absl::OkStatus();

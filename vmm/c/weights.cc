@@ -314,10 +314,9 @@ vmmshare_status vmmshare_weights_publish(
     RETURN_IF_ERROR(Check(writer));
     RETURN_IF_ERROR(Check(keeper));
     RETURN_IF_ERROR(CheckGiven(name, "name"));
-    RETURN_IF_ERROR(Check(memory));
-    RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
-                     vmm::c::ShareableOf(*memory));
+                     vmm::c::ShareableOf(memory));
+    RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
     // Before checksums of all are taken for nothing.
     RETURN_IF_ERROR(writer->writer.CheckWritesTo(shareable));
     // Where the CPU takes them it is seconds, which are not the keeper's.

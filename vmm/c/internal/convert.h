@@ -65,8 +65,9 @@ absl::StatusOr<PoolOptions> PoolOptionsOf(const vmmshare_pool_options* options);
 absl::StatusOr<ImportOptions> ImportOptionsOf(
     const vmmshare_import_options* options);
 
-// What can be exported of `memory`; FAILED_PRECONDITION for imported memory.
-absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory& memory);
+// What can be exported of `memory`; FAILED_PRECONDITION for imported memory, and
+// as Check().
+absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory* memory);
 
 // Adds what is known of `lease` to `object`.
 void AddLease(const Lease& lease, tool::Json* object);
