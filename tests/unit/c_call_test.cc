@@ -180,15 +180,16 @@ struct Options {
 
 TEST(COptions, OfAnOlderProgramHaveDefaultsForWhatIsNew) {
   Options given{16, 7, 8};
-  Options read;
-  ASSERT_EQ(ReadOptions(&given, 16, "options", &read), absl::OkStatus());
-  EXPECT_EQ(read.first, 7u);
-  EXPECT_EQ(read.second, 6u);
-  ASSERT_EQ(ReadOptions<Options>(nullptr, 16, "options", &read),
-            absl::OkStatus());
-  EXPECT_EQ(read.first, 5u);
+  const absl::StatusOr<Options> read = ReadOptions(&given, 16, "options");
+  ASSERT_EQ(read.status(), absl::OkStatus());
+  EXPECT_EQ(read->first, 7u);
+  EXPECT_EQ(read->second, 6u);
+  const absl::StatusOr<Options> defaults =
+      ReadOptions<Options>(nullptr, 16, "options");
+  ASSERT_EQ(defaults.status(), absl::OkStatus());
+  EXPECT_EQ(defaults->first, 5u);
   given.struct_size = 8;
-  const absl::Status small = ReadOptions(&given, 16, "options", &read);
+  const absl::Status small = ReadOptions(&given, 16, "options").status();
   EXPECT_TRUE(absl::IsInvalidArgument(small));
   EXPECT_THAT(std::string(small.message()),
               HasSubstr("options of 8 bytes; this library knows 16 to 24"));

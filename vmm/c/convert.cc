@@ -96,8 +96,8 @@ absl::StatusOr<Placing> PlacingOf(std::uint32_t kinds, std::uint32_t flags,
 
 absl::StatusOr<ImportOptions> ImportOptionsOf(
     const vmmshare_import_options* options) {
-  vmmshare_import_options given;
-  RETURN_IF_ERROR(ReadOptions(options, 32, "vmmshare_import_options", &given));
+  ASSIGN_OR_RETURN(const vmmshare_import_options given,
+                   ReadOptions(options, 32, "vmmshare_import_options"));
   RETURN_IF_ERROR(CheckBits(
       given.flags, VMMSHARE_IMPORT_WRITABLE | VMMSHARE_IMPORT_HOST_ACCESS,
       "flags"));
@@ -146,8 +146,8 @@ void AddLease(const Lease& lease, tool::Json* object) {
 absl::StatusOr<AllocationOptions> AllocationOptionsOf(
     const vmmshare_memory_options* options) {
   RETURN_IF_ERROR(CheckGiven(options, "options"));
-  vmmshare_memory_options given;
-  RETURN_IF_ERROR(ReadOptions(options, 56, "vmmshare_memory_options", &given));
+  ASSIGN_OR_RETURN(const vmmshare_memory_options given,
+                   ReadOptions(options, 56, "vmmshare_memory_options"));
   ASSIGN_OR_RETURN(Placing placing,
                    PlacingOf(given.kinds, given.flags, given.numa_node,
                              given.peers, given.peer_count));
@@ -162,8 +162,8 @@ absl::StatusOr<AllocationOptions> AllocationOptionsOf(
 
 absl::StatusOr<PoolOptions> PoolOptionsOf(
     const vmmshare_pool_options* options) {
-  vmmshare_pool_options given;
-  RETURN_IF_ERROR(ReadOptions(options, 56, "vmmshare_pool_options", &given));
+  ASSIGN_OR_RETURN(const vmmshare_pool_options given,
+                   ReadOptions(options, 56, "vmmshare_pool_options"));
   constexpr std::uint32_t kNullIsPerThread = VMMSHARE_NULL_STREAM_PER_THREAD;
   ASSIGN_OR_RETURN(Placing placing,
                    PlacingOf(given.kinds, given.flags & ~kNullIsPerThread,

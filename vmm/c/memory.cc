@@ -125,9 +125,8 @@ vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
                                   vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(info, "info"));
-    vmmshare_pointer_info out;
-    RETURN_IF_ERROR(
-        vmm::c::ReadOptions(info, 560, "vmmshare_pointer_info", &out));
+    ASSIGN_OR_RETURN(vmmshare_pointer_info out,
+                     vmm::c::ReadOptions(info, 560, "vmmshare_pointer_info"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::PointerInfo found,
                      vmm::Classify(driver->driver, address));

@@ -119,9 +119,9 @@ vmmshare_status vmmshare_pool_get_statistics(
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
-    vmmshare_pool_statistics out;
-    RETURN_IF_ERROR(
-        vmm::c::ReadOptions(statistics, 88, "vmmshare_pool_statistics", &out));
+    ASSIGN_OR_RETURN(
+        vmmshare_pool_statistics out,
+        vmm::c::ReadOptions(statistics, 88, "vmmshare_pool_statistics"));
     RETURN_IF_ERROR(Check(pool));
     const vmm::PoolStatistics now = pool->pool->statistics();
     out.struct_size = statistics->struct_size;

@@ -171,9 +171,9 @@ vmmshare_status vmmshare_region_get_statistics(
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
-    vmmshare_region_statistics out;
-    RETURN_IF_ERROR(vmm::c::ReadOptions(statistics, kStatisticsBytes,
-                                        "vmmshare_region_statistics", &out));
+    ASSIGN_OR_RETURN(vmmshare_region_statistics out,
+                     vmm::c::ReadOptions(statistics, kStatisticsBytes,
+                                         "vmmshare_region_statistics"));
     RETURN_IF_ERROR(Check(region));
     const vmm::RestorableRegionStatistics now = region->region->statistics();
     out.struct_size = statistics->struct_size;

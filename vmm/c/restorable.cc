@@ -241,9 +241,9 @@ vmmshare_status vmmshare_restorable_restore(
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(restorable));
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
-    vmmshare_restore_options given;
-    RETURN_IF_ERROR(vmm::c::ReadOptions(options, kRestoreBytes,
-                                        "vmmshare_restore_options", &given));
+    ASSIGN_OR_RETURN(const vmmshare_restore_options given,
+                     vmm::c::ReadOptions(options, kRestoreBytes,
+                                         "vmmshare_restore_options"));
     ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
     Turn turn(*restorable);
     RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_restore"));

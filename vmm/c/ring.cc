@@ -45,9 +45,9 @@ constexpr std::size_t kBufferBytes = 40;
 
 absl::StatusOr<vmm::RingBuffer> BufferOf(const vmmshare_ring_buffer* buffer) {
   RETURN_IF_ERROR(CheckGiven(buffer, "buffer"));
-  vmmshare_ring_buffer given;
-  RETURN_IF_ERROR(vmm::c::ReadOptions(buffer, kBufferBytes,
-                                      "vmmshare_ring_buffer", &given));
+  ASSIGN_OR_RETURN(
+      const vmmshare_ring_buffer given,
+      vmm::c::ReadOptions(buffer, kBufferBytes, "vmmshare_ring_buffer"));
   return vmm::RingBuffer{given.address, given.size, given.tag, given.number};
 }
 

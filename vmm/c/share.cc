@@ -28,9 +28,8 @@ absl::Status ReadTimeout(std::int64_t given, absl::string_view name,
 
 absl::StatusOr<vmm::EndpointOptions> OptionsOf(
     const vmmshare_server_options* options) {
-  vmmshare_server_options given;
-  RETURN_IF_ERROR(
-      vmm::c::ReadOptions(options, 48, "vmmshare_server_options", &given));
+  ASSIGN_OR_RETURN(const vmmshare_server_options given,
+                   vmm::c::ReadOptions(options, 48, "vmmshare_server_options"));
   vmm::EndpointOptions endpoint;
   if (given.directory != nullptr) endpoint.listener.directory = given.directory;
   if (given.name != nullptr) endpoint.listener.name = given.name;

@@ -97,9 +97,9 @@ vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
 absl::StatusOr<vmm::fabric::ExchangeCallbacks> ReadExchange(
     const vmmshare_exchange* exchange) {
   RETURN_IF_ERROR(CheckGiven(exchange, "exchange"));
-  vmmshare_exchange given;
-  RETURN_IF_ERROR(vmm::c::ReadOptions(exchange, kExchangeBytes,
-                                      "vmmshare_exchange", &given));
+  ASSIGN_OR_RETURN(
+      const vmmshare_exchange given,
+      vmm::c::ReadOptions(exchange, kExchangeBytes, "vmmshare_exchange"));
   if (given.put == nullptr || given.fence == nullptr || given.get == nullptr) {
     return absl::InvalidArgumentError(
         "put, fence or get of the exchange is NULL. Give all three.");
@@ -131,9 +131,9 @@ vmmshare_status vmmshare_symmetric_create(
     vmmshare_symmetric** symmetric, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(symmetric, "symmetric"));
-    vmmshare_symmetric_options given;
-    RETURN_IF_ERROR(vmm::c::ReadOptions(options, kOptionsBytes,
-                                        "vmmshare_symmetric_options", &given));
+    ASSIGN_OR_RETURN(const vmmshare_symmetric_options given,
+                     vmm::c::ReadOptions(options, kOptionsBytes,
+                                         "vmmshare_symmetric_options"));
     RETURN_IF_ERROR(vmm::c::CheckBits(given.flags, 0, "flags"));
     if (given.size > vmm::job::SymmetricHeap::kMaxSize) {
       return absl::InvalidArgumentError(absl::StrCat(

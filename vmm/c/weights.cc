@@ -58,9 +58,9 @@ absl::StatusOr<std::vector<std::int64_t>> NumbersOf(const std::int64_t* numbers,
 
 absl::StatusOr<vmm::TensorSetWriter::ReadFilesOptions> ReadFilesOptionsOf(
     const vmmshare_read_options* options) {
-  vmmshare_read_options given;
-  RETURN_IF_ERROR(vmm::c::ReadOptions(options, kReadOptionsBytes,
-                                      "vmmshare_read_options", &given));
+  ASSIGN_OR_RETURN(
+      const vmmshare_read_options given,
+      vmm::c::ReadOptions(options, kReadOptionsBytes, "vmmshare_read_options"));
   RETURN_IF_ERROR(CheckBits(given.reserved, 0, "reserved"));
   vmm::TensorSetWriter::ReadFilesOptions made;
   made.threads = given.threads;
@@ -115,9 +115,9 @@ vmmshare_status vmmshare_weights_layout_add(vmmshare_weights_layout* layout,
     if (place != nullptr) *place = 0;
     RETURN_IF_ERROR(Check(layout));
     RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
-    vmmshare_tensor given;
-    RETURN_IF_ERROR(vmm::c::ReadOptions(tensor, vmm::c::kTensorBytes,
-                                        "vmmshare_tensor", &given));
+    ASSIGN_OR_RETURN(
+        const vmmshare_tensor given,
+        vmm::c::ReadOptions(tensor, vmm::c::kTensorBytes, "vmmshare_tensor"));
     RETURN_IF_ERROR(CheckGiven(given.name, "name"));
     RETURN_IF_ERROR(CheckBits(given.flags,
                               VMMSHARE_TENSOR_ALIAS | VMMSHARE_TENSOR_CHECKSUM,

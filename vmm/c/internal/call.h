@@ -14,6 +14,7 @@
 
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "platform/os/deadline.h"
@@ -91,12 +92,12 @@ absl::Status CheckOptions(const void* options, std::uint64_t given,
                           std::size_t known, std::size_t first,
                           absl::string_view name);
 
-// `*out` is what the program said in `options`, or all defaults for null.
+// What the program said in `options`, or all defaults for null.
 template <typename Options>
-absl::Status ReadOptions(const Options* options, std::size_t first,
-                         absl::string_view name, Options* out) {
-  *out = Options{};
-  if (options == nullptr) return absl::OkStatus();
+absl::StatusOr<Options> ReadOptions(const Options* options, std::size_t first,
+                                    absl::string_view name) {
+  Options read{};
+  if (options == nullptr) return read;
   const std::uint64_t given = options->struct_size;
   absl::Status status =
       CheckOptions(options, given, sizeof(Options), first, name);
@@ -104,8 +105,8 @@ absl::Status ReadOptions(const Options* options, std::size_t first,
   const std::size_t size = given < sizeof(Options)
                                ? static_cast<std::size_t>(given)
                                : sizeof(Options);
-  std::memcpy(out, options, size);
-  return absl::OkStatus();
+  std::memcpy(&read, options, size);
+  return read;
 }
 
 }  // namespace vmm::c
