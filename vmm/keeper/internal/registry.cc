@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/keeper/internal/refusals.h"
 
 namespace vmm::keeper {
@@ -39,8 +40,7 @@ absl::Status Registry::BeginPut(const std::string& name, const Client& client,
   entry.since = now;
   entry.bytes = ticket.layout.size;
   entry.handles = ticket.layout.count();
-  absl::Status room = CheckRoom(name, entry);
-  if (!room.ok()) return room;
+  RETURN_IF_ERROR(CheckRoom(name, entry));
   entries_.insert_or_assign(name, std::move(entry));
   return absl::OkStatus();
 }
@@ -114,8 +114,7 @@ absl::StatusOr<Registry::Found> Registry::Attach(const std::string& name,
                                                  bool read_write) {
   const Entry* entry = FindKept(name);
   if (entry == nullptr) return NotKept();
-  absl::Status fits = CheckFits(*entry, size, read_write);
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckFits(*entry, size, read_write));
   return Found{entry->content, {.sealed = entry->state == KeptState::kSealed}};
 }
 
@@ -135,8 +134,7 @@ absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
     entry.since = now;
     entry.bytes = request.size;
     entry.handles = 1;
-    absl::Status room = CheckRoom(request.name, entry);
-    if (!room.ok()) return room;
+    RETURN_IF_ERROR(CheckRoom(request.name, entry));
     entries_.emplace(request.name, std::move(entry));
     return Offer{Step::kCreate, {}};
   }
@@ -148,8 +146,7 @@ absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
     }
     return Offer{Step::kWait, {}};
   }
-  absl::Status fits = CheckFits(entry, request.size, request.read_write);
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckFits(entry, request.size, request.read_write));
   Found answer{entry.content, {.sealed = entry.state == KeptState::kSealed}};
   if (!request.until_sealed || answer.attached.sealed) {
     return Offer{Step::kAttach, std::move(answer)};
@@ -215,8 +212,7 @@ absl::Status Registry::CheckWriter(const Entry* entry, const Client& client,
 
 absl::Status Registry::Unlock(const std::string& name, const Client& client) {
   Entry* entry = FindKept(name);
-  absl::Status writer = CheckWriter(entry, client, "unlocking");
-  if (!writer.ok()) return writer;
+  RETURN_IF_ERROR(CheckWriter(entry, client, "unlocking"));
   FreeLock(*entry);
   return absl::OkStatus();
 }
@@ -244,15 +240,13 @@ std::string Registry::DescribeBusy(const std::string& name) const {
 absl::StatusOr<Saved> Registry::CheckSeal(const std::string& name,
                                           const Client& client) const {
   const Entry* entry = FindKept(name);
-  absl::Status writer = CheckWriter(entry, client, "sealing");
-  if (!writer.ok()) return writer;
+  RETURN_IF_ERROR(CheckWriter(entry, client, "sealing"));
   return entry->saved;
 }
 
 absl::Status Registry::Seal(const std::string& name, const Client& client) {
   Entry* entry = FindKept(name);
-  absl::Status writer = CheckWriter(entry, client, "sealing");
-  if (!writer.ok()) return writer;
+  RETURN_IF_ERROR(CheckWriter(entry, client, "sealing"));
   entry->state = KeptState::kSealed;
   entry->holder = {};
   return absl::OkStatus();
@@ -262,8 +256,7 @@ absl::StatusOr<Saved> Registry::CheckDrop(const std::string& name,
                                           const Client& client) const {
   const Entry* entry = FindKept(name);
   if (entry == nullptr) return NotKept();
-  absl::Status allowed = CheckMayDrop(*entry, client);
-  if (!allowed.ok()) return allowed;
+  RETURN_IF_ERROR(CheckMayDrop(*entry, client));
   return entry->saved;
 }
 
@@ -280,8 +273,7 @@ absl::Status Registry::CheckMayDrop(const Entry& entry,
 
 absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
     const std::string& name, const Client& client) {
-  absl::StatusOr<Saved> allowed = CheckDrop(name, client);
-  if (!allowed.ok()) return allowed.status();
+  RETURN_IF_ERROR(CheckDrop(name, client).status());
   const auto found = entries_.find(name);
   std::shared_ptr<const Content> content = std::move(found->second.content);
   CountLeaving(found->second, content);

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/keeper/internal/refusals.h"
 #include "vmm/keeper/internal/registry.h"
 
@@ -18,8 +19,7 @@ absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
     return NotKept();
   }
   const Entry& entry = found->second;
-  absl::Status allowed = CheckMayDrop(entry, client);
-  if (!allowed.ok()) return allowed;
+  RETURN_IF_ERROR(CheckMayDrop(entry, client));
   if (entry.state != KeptState::kSealed) {
     return absl::FailedPreconditionError(absl::StrCat(
         "it is not sealed: ", keeper::Describe(entry.by),
@@ -39,8 +39,7 @@ absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
 
 absl::Status Registry::BeginReplace(const Request& request,
                                     const Client& client) {
-  absl::StatusOr<Saved> allowed = CheckReplace(request, client);
-  if (!allowed.ok()) return allowed.status();
+  RETURN_IF_ERROR(CheckReplace(request, client).status());
   Entry entry;
   entry.by = client;
   entry.bytes = request.ticket->layout.size;
@@ -49,8 +48,7 @@ absl::Status Registry::BeginReplace(const Request& request,
     entry.takes_name = false;
     entry.takes_name_of_user = entries_.at(request.name).by.user != client.user;
   }
-  absl::Status room = CheckRoom("", entry);
-  if (!room.ok()) return room;
+  RETURN_IF_ERROR(CheckRoom("", entry));
   arriving_.insert_or_assign(client.session, std::move(entry));
   return absl::OkStatus();
 }
@@ -62,8 +60,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   if (arriving == arriving_.end()) {
     return absl::NotFoundError("the put was abandoned");
   }
-  absl::StatusOr<Saved> allowed = CheckReplace(request, client);
-  if (!allowed.ok()) return allowed.status();
+  RETURN_IF_ERROR(CheckReplace(request, client).status());
   Entry& entry = entries_[request.name];
   std::shared_ptr<const Content> old = std::move(entry.content);
   if (old != nullptr) CountLeaving(entry, old);

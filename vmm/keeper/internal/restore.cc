@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/shared_memory.h"
 #include "vmm/keeper/internal/store.h"
 
@@ -43,10 +44,10 @@ struct Found {
 };
 
 absl::StatusOr<Record> ReadRecord(const OsHandle& handle) {
-  absl::StatusOr<platform::SharedMemory> memory = platform::SharedMemory::Open(
-      handle, kRecordBytes, platform::PeerAccess::kRead);
-  if (!memory.ok()) return memory.status();
-  return DecodeRecord(memory->bytes().subspan(0, kRecordBytes));
+  ASSIGN_OR_RETURN(const platform::SharedMemory memory,
+                   platform::SharedMemory::Open(handle, kRecordBytes,
+                                                platform::PeerAccess::kRead));
+  return DecodeRecord(memory.bytes().subspan(0, kRecordBytes));
 }
 
 absl::Status Half(absl::string_view what) {
@@ -64,17 +65,15 @@ absl::StatusOr<Record> LatestRecord(std::uint64_t id, const Found& found) {
     return absl::DataLossError(
         absl::StrCat(copies.size(), " records have the same name"));
   }
-  absl::StatusOr<Record> record = ReadRecord(copies.front());
-  if (!record.ok()) return record.status();
-  if (record->id != id || record->revision != revision) {
+  ASSIGN_OR_RETURN(Record record, ReadRecord(copies.front()));
+  if (record.id != id || record.revision != revision) {
     return absl::DataLossError("the record is stored under another's name");
   }
   return record;
 }
 
 absl::StatusOr<Content> Assemble(const Ticket& ticket, Found& found) {
-  absl::Status here = CheckTicketIsOfHere(ticket);
-  if (!here.ok()) return here;
+  RETURN_IF_ERROR(CheckTicketIsOfHere(ticket));
   const std::size_t count = ticket.layout.count();
   if (ticket.kind == HandleKind::kFabric || found.handles.size() != count) {
     return Half(absl::StrCat(found.handles.size(), " of ", count, " handles"));
@@ -87,8 +86,7 @@ absl::StatusOr<Content> Assemble(const Ticket& ticket, Found& found) {
                                               chunk, " of ", count));
     }
     content.handles.emplace_back(std::move(copies.front()));
-    absl::Status usable = CheckHandle(ticket, chunk, content.handles.back());
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckHandle(ticket, chunk, content.handles.back()));
   }
   return content;
 }

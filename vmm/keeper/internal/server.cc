@@ -70,24 +70,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     // select(), which is not used here.
     absl::Status raised = platform::RaiseDescriptorLimit();
     if (!raised.ok()) options.log(std::string(raised.message()));
-    absl::StatusOr<Room> room = RoomFor(options.max_sessions);
-    if (!room.ok()) return room.status();
-    options.limits.handles = room->handles;
-    options.max_sessions = room->sessions;
+    ASSIGN_OR_RETURN(const Room room, RoomFor(options.max_sessions));
+    options.limits.handles = room.handles;
+    options.max_sessions = room.sessions;
   }
   if (options.address.empty()) {
-    absl::StatusOr<std::string> address = DefaultKeeperAddress();
-    if (!address.ok()) return address.status();
-    options.address = *std::move(address);
+    ASSIGN_OR_RETURN(options.address, DefaultKeeperAddress());
   }
-  absl::StatusOr<platform::ListenerOptions> where =
-      platform::ListenerAt(options.address);
-  if (!where.ok()) return where.status();
+  ASSIGN_OR_RETURN(platform::ListenerOptions where,
+                   platform::ListenerAt(options.address));
   const auto self = std::make_shared<Server*>();  // Set before it is called.
   ASSIGN_OR_RETURN(
       std::unique_ptr<SessionServer> sessions,
       SessionServer::Bind(
-          {.listener = *where,
+          {.listener = std::move(where),
            .peers = options.peers,
            .limits = {options.max_sessions, options.max_user_sessions,
                       options.max_process_sessions},

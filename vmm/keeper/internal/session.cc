@@ -27,26 +27,25 @@ std::string NotStored(const Content& content, const Client& client,
 absl::Status Server::ServeAll(Session& session) {
   Deadline deadline = Deadline::In(options_.first_request_timeout);
   for (;;) {
-    absl::StatusOr<platform::Message> message =
-        session.channel.Receive(deadline, &stop());
-    if (!message.ok()) return message.status();
+    ASSIGN_OR_RETURN(const platform::Message message,
+                     session.channel.Receive(deadline, &stop()));
     // Before it is looked at: who has the socket may be anybody's process.
     if (absl::Status may = CheckSpeaker(session); !may.ok()) {
       Answer(session, may).IgnoreError();
       return may;
     }
-    if (message->type == kGoodbye && message->payload.empty()) {
+    if (message.type == kGoodbye && message.payload.empty()) {
       session.said_goodbye = true;
       return absl::OkStatus();
     }
     if (session.gave_up) {
       return absl::InvalidArgumentError("another word than goodbye");
     }
-    if (IsGivingUp(*message)) {
+    if (IsGivingUp(message)) {
       GiveUp(session);
       continue;
     }
-    absl::StatusOr<Request> request = DecodeRequest(*message);
+    absl::StatusOr<Request> request = DecodeRequest(message);
     if (!request.ok()) {
       // What follows of a peer that breaks the protocol cannot be told.
       Answer(session, request.status()).IgnoreError();
@@ -219,8 +218,7 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
 absl::Status Server::Keep(const Request& request, const Client& client,
                           Content content) {
   for (std::size_t i = 0; i < content.handles.size(); ++i) {
-    absl::Status usable = CheckHandle(content.ticket, i, content.handles[i]);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckHandle(content.ticket, i, content.handles[i]));
   }
   const auto kept = std::make_shared<const Content>(std::move(content));
   if (request.type == kReplace) return Replace(request, client, kept);
@@ -302,8 +300,7 @@ absl::Status Server::Seal(const std::string& name, const Client& client) {
   }
   if (!saved.ok()) return saved.status();
   // First in the store: what was answered is so after a restart, too.
-  absl::Status stored = store_.Seal(*saved);
-  if (!stored.ok()) return stored;
+  RETURN_IF_ERROR(store_.Seal(*saved));
   platform::MutexLock lock(mutex_);
   absl::Status sealed = registry_.Seal(name, client);
   if (sealed.ok()) NotifyWaiters();
@@ -335,9 +332,8 @@ absl::Status Server::Drop(const std::string& name, const Client& client) {
 absl::Status Server::SendFound(Session& session, const std::string& name,
                                const Registry::Found& found) {
   const Deadline deadline = Deadline::In(options_.transfer_timeout);
-  absl::Status announced = session.channel.Send(
-      kAttached, EncodeAttached(found.attached), {}, deadline, &stop());
-  if (!announced.ok()) return announced;
+  RETURN_IF_ERROR(session.channel.Send(
+      kAttached, EncodeAttached(found.attached), {}, deadline, &stop()));
   const protocol::Outgoing outgoing{
       found.content->ticket, [content = found.content](std::size_t chunk) {
         return Duplicate(content->handles[chunk]);
@@ -365,18 +361,14 @@ absl::Status Server::ServeAttach(Session& session, const Request& request) {
 absl::Status Server::ServeAttachOrCreate(Session& session,
                                          const Request& request) {
   Registry::Offer offer;
-  absl::Status outcome;
-  absl::Status waited = Await(
-      session, request,
+  const auto attempt =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
-        absl::StatusOr<Registry::Offer> now =
-            registry_.AttachOrCreate(request, session.client, absl::Now());
-        if (!now.ok()) return now.status();
-        offer = *std::move(now);
-        return offer.step != Registry::Step::kWait;
-      },
-      &outcome);
-  if (!waited.ok()) return waited;
+    ASSIGN_OR_RETURN(
+        offer, registry_.AttachOrCreate(request, session.client, absl::Now()));
+    return offer.step != Registry::Step::kWait;
+  };
+  absl::Status outcome;
+  RETURN_IF_ERROR(Await(session, request, attempt, &outcome));
   if (!outcome.ok()) return Answer(session, outcome);
   if (offer.step == Registry::Step::kAttach) {
     return SendFound(session, request.name, offer.found);
@@ -386,14 +378,11 @@ absl::Status Server::ServeAttachOrCreate(Session& session,
 }
 
 absl::Status Server::ServeLock(Session& session, const Request& request) {
+  const auto attempt = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return registry_.Lock(request.name, session.client);
+  };
   absl::Status outcome;
-  absl::Status waited = Await(
-      session, request,
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return registry_.Lock(request.name, session.client);
-      },
-      &outcome);
-  if (!waited.ok()) return waited;
+  RETURN_IF_ERROR(Await(session, request, attempt, &outcome));
   return Answer(session, outcome);
 }
 

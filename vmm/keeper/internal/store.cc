@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/machine.h"
@@ -19,8 +20,7 @@ constexpr absl::Duration kPatience = absl::Seconds(5);
 
 absl::StatusOr<std::uint64_t> RandomId() {
   std::array<std::uint8_t, 8> bytes{};
-  absl::Status filled = platform::FillRandom(absl::MakeSpan(bytes));
-  if (!filled.ok()) return filled;
+  RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(bytes)));
   std::uint64_t id = 0;
   for (std::uint8_t byte : bytes) id = id << 8 | byte;
   return id;
@@ -38,16 +38,15 @@ absl::Status CheckTicketIsOfHere(const Ticket& ticket) {
         "a keeper keeps no memory that is shared as ", NameOf(ticket.kind),
         ": that ends with its owner. Put a copy in memory of cuMemCreate()"));
   }
-  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
-  if (!exporter.ok()) return exporter.status();
+  RETURN_IF_ERROR(FindExporter(ticket.kind).status());
   if (ticket.kind == HandleKind::kFabric) return absl::OkStatus();
-  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
-  if (!machine.ok()) return machine.status();
-  if ((*machine)->boot_id == ticket.boot_id) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const platform::Machine* const machine,
+                   platform::ThisMachine());
+  if (machine->boot_id == ticket.boot_id) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the ticket was made on host ", ticket.host_name,
       ", on another machine or before a restart; this keeper is on ",
-      (*machine)->host_name));
+      machine->host_name));
 }
 
 absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
@@ -93,26 +92,24 @@ absl::Status Store::Ready() {
 }
 
 absl::Status Store::StoreRecord(const Record& record, Deadline deadline) {
-  absl::StatusOr<platform::SharedMemory> memory =
-      platform::SharedMemory::Create(kRecordBytes, platform::PeerAccess::kRead);
-  if (!memory.ok()) return memory.status();
+  ASSIGN_OR_RETURN(platform::SharedMemory memory,
+                   platform::SharedMemory::Create(kRecordBytes,
+                                                  platform::PeerAccess::kRead));
   const std::vector<std::uint8_t> bytes = EncodeRecord(record);
-  std::copy(bytes.begin(), bytes.end(), memory->writable_bytes().begin());
+  std::copy(bytes.begin(), bytes.end(), memory.writable_bytes().begin());
   return manager_->Store(NameOfRecord(record.id, record.revision),
-                         memory->handle(), deadline);
+                         memory.handle(), deadline);
 }
 
 absl::Status Store::StoreAll(const Record& record, const Content& content,
                              Deadline deadline, std::size_t* sent) {
   for (std::size_t i = 0; i < content.handles.size(); ++i) {
-    absl::Status stored = manager_->Store(
+    RETURN_IF_ERROR(manager_->Store(
         NameOfHandle(record.id, i),
-        std::get<platform::OsHandle>(content.handles[i]), deadline);
-    if (!stored.ok()) return stored;
+        std::get<platform::OsHandle>(content.handles[i]), deadline));
     ++*sent;
   }
-  absl::Status recorded = StoreRecord(record, deadline);
-  if (!recorded.ok()) return recorded;
+  RETURN_IF_ERROR(StoreRecord(record, deadline));
   ++*sent;
   return manager_->Barrier(deadline);
 }
