@@ -1,5 +1,6 @@
-// How a client of a keeper asks, and how its connection ends; keeper.cc has what
-// it asks.
+// How a client of a keeper asks, and how its connection ends; keeper.cc and
+// attach.cc have what it asks.
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <utility>
@@ -23,6 +24,18 @@ using platform::Message;
 
 // For the keeper to take a goodbye: it is there, or its buffer is.
 constexpr absl::Duration kSayGoodbye = absl::Milliseconds(100);
+
+// For what keeper and client need for an answer, which is little unless the machine
+// is busy, and is not counted as waiting.
+constexpr absl::Duration kLook = absl::Seconds(1);
+
+// What the keeper is told to wait, so that its answer, which says for whom, is
+// here before the deadline.
+absl::Duration WaitBefore(Deadline deadline) {
+  const absl::Duration left = std::min(deadline.Left(), keeper::kMaxWait);
+  const absl::Duration spare = std::min(left / 4, absl::Milliseconds(100));
+  return absl::Floor(left - spare, absl::Milliseconds(1));
+}
 
 }  // namespace
 
@@ -151,12 +164,34 @@ void KeeperClient::Disconnect(std::uint16_t last_word) {
   }
 }
 
+absl::StatusOr<Message> KeeperClient::AskAndWait(Request request,
+                                                 Deadline deadline,
+                                                 bool looks_once) {
+  for (;;) {
+    // Told to wait for less than until the deadline, it is asked again where it has
+    // waited in vain.
+    const bool is_longer = deadline.Left() > keeper::kMaxWait;
+    request.wait = WaitBefore(deadline);
+    const bool waits = request.wait > absl::ZeroDuration();
+    absl::StatusOr<Message> answer =
+        Ask(request, looks_once && !waits ? Deadline::In(kLook) : deadline);
+    if (!is_longer || !is_open() ||
+        !absl::IsDeadlineExceeded(answer.status())) {
+      return answer;
+    }
+  }
+}
+
 absl::Status KeeperClient::AskForOk(const Request& request, Deadline deadline) {
-  ASSIGN_OR_RETURN(const Message answer, Ask(request, deadline));
-  if (answer.type == keeper::kOk && answer.payload.empty()) {
+  return CheckOk(Ask(request, deadline));
+}
+
+absl::Status KeeperClient::CheckOk(const absl::StatusOr<Message>& answer) {
+  RETURN_IF_ERROR(answer.status());
+  if (answer->type == keeper::kOk && answer->payload.empty()) {
     return absl::OkStatus();
   }
-  return keeper::Broken(*channel_, answer);
+  return keeper::Broken(*channel_, *answer);
 }
 
 }  // namespace vmm

@@ -280,7 +280,19 @@ class KeeperClient {
   // The same, errors included. `busy` is kNo and set when the keeper has no room.
   absl::StatusOr<platform::Message> AskOnce(const keeper::Request& request,
                                             Deadline deadline, Busy* busy);
+  // The same, for as long as the keeper waits, which is to be until `deadline`.
+  // `looks_once`: it is asked for its answer also where that has passed.
+  absl::StatusOr<platform::Message> AskAndWait(keeper::Request request,
+                                               Deadline deadline,
+                                               bool looks_once);
   absl::Status AskForOk(const keeper::Request& request, Deadline deadline);
+  // OK when the answer is kOk.
+  absl::Status CheckOk(const absl::StatusOr<platform::Message>& answer);
+  // `request`, a kPut or kReplace, and then `memory`.
+  absl::Status SendAs(keeper::Request request, const Shareable& memory,
+                      Deadline deadline);
+  // `request`, after which this connection has not the lock.
+  absl::Status EndLock(const keeper::Request& request, Deadline deadline);
   // After what followed an answer: keeper::BeginsExchange(). `last_word` as
   // below, where this side left it earlier.
   void EndExchange(bool in_step, std::uint16_t last_word);

@@ -6,7 +6,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
 
 namespace vmm::keeper {
@@ -169,15 +171,13 @@ absl::StatusOr<Request> DecodeRequest(const platform::Message& message) {
   }
   request.name.assign(name.begin(), name.begin() + name_size);
   if (!(request.name.empty() && fields->may_lack_name)) {
-    absl::Status usable = CheckName(request.name);
-    if (!usable.ok()) return usable;
+    RETURN_IF_ERROR(CheckName(request.name));
   }
   if (fields->ticket) {
-    absl::StatusOr<Ticket> ticket =
+    ASSIGN_OR_RETURN(
+        request.ticket,
         DecodeTicket(absl::MakeConstSpan(message.payload)
-                         .subspan(kHeader + kMaxName, kTicketBytes));
-    if (!ticket.ok()) return ticket.status();
-    request.ticket = *std::move(ticket);
+                         .subspan(kHeader + kMaxName, kTicketBytes)));
   }
   if (fields->replaces) {
     WireReader rest(absl::MakeConstSpan(message.payload)
@@ -207,6 +207,10 @@ absl::StatusOr<Attached> DecodeAttached(
   }
   return Attached{.sealed = payload[0] == kSealedFlag,
                   .taken_over = payload[0] == kTakenOverFlag};
+}
+
+absl::Status About(const absl::Status& status, absl::string_view name) {
+  return platform::Annotate(status, absl::StrCat("kept memory \"", name, "\""));
 }
 
 absl::Status Broken(platform::Channel& channel,

@@ -123,6 +123,9 @@ std::vector<std::uint8_t> EncodePage(const Page& page);
 // DATA_LOSS for what is none. All text in it is printable.
 absl::StatusOr<Page> DecodePage(absl::Span<const std::uint8_t> payload);
 
+// A client's: `status`, with the name of what it is about.
+absl::Status About(const absl::Status& status, absl::string_view name);
+
 // A client's: what the keeper sent was not asked for. Closes the channel.
 absl::Status Broken(platform::Channel& channel,
                     const platform::Message& message);
