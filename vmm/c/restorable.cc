@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
@@ -61,44 +62,42 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
 
 namespace {
 
+using Any = vmmshare_restorable::Any;
+
 constexpr std::size_t kRestoreBytes = 40;
 
-// Of those that release and restore one memory, one after the other.
-class Turn {
- public:
-  explicit Turn(vmmshare_restorable& of) : of_(of) {}
-  ~Turn() {
-    if (!is_mine_) return;
-    {
-      const vmm::platform::MutexLock lock(of_.turn_mutex);
-      of_.turn_taken = false;
-    }
-    of_.turn_given.NotifyOne();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  // `call`: who asks, for the message.
-  absl::Status TakeBy(vmm::Deadline deadline, const char* call) {
-    const vmm::platform::MutexLock lock(of_.turn_mutex);
-    while (of_.turn_taken) {
+// Runs `body` on the memory in the turn of `call`, its name for the message: those
+// that release and restore one memory come one after the other.
+absl::Status InTurn(vmmshare_restorable& of, vmm::Deadline deadline,
+                    const char* call,
+                    absl::FunctionRef<absl::Status(Any&)> body) {
+  {
+    const vmm::platform::MutexLock lock(of.turn_mutex);
+    while (of.turn_taken) {
       if (deadline.Passed()) {
         return absl::DeadlineExceededError(absl::StrCat(
-            call, "(): another release or restore of the ", of_.size,
+            call, "(): another release or restore of the ", of.size,
             " bytes went on until the timeout, and nothing was done. Call "
             "again when that has ended, or with a longer timeout."));
       }
-      of_.turn_given.WaitFor(of_.turn_mutex, deadline.Slice());
+      of.turn_given.WaitFor(of.turn_mutex, deadline.Slice());
     }
-    of_.turn_taken = true;
-    is_mine_ = true;
-    return absl::OkStatus();
+    of.turn_taken = true;
   }
-
- private:
-  vmmshare_restorable& of_;
-  bool is_mine_ = false;
-};
+  const absl::Cleanup give_turn = [&] {
+    {
+      const vmm::platform::MutexLock lock(of.turn_mutex);
+      of.turn_taken = false;
+    }
+    of.turn_given.NotifyOne();
+  };
+  const vmm::platform::MutexLock lock(of.mutex);
+  // Whatever is returned or thrown.
+  const absl::Cleanup note = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(of.mutex) {
+    of.NoteWhetherReleased();
+  };
+  return body(of.memory);
+}
 
 absl::StatusOr<vmm::Fill> FillOf(const vmmshare_restore_options& given) {
   if (given.fill != nullptr && given.path != nullptr) {
@@ -215,23 +214,18 @@ vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(restorable));
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
-    Turn turn(*restorable);
-    RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_release"));
-    const vmm::platform::MutexLock lock(restorable->mutex);
-    auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
-    // Whatever is returned or thrown.
-    const absl::Cleanup note =
-        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(restorable->mutex) {
-          restorable->NoteWhetherReleased();
-        };
-    RETURN_IF_ERROR(vmm::c::CheckBits(
-        flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
-    const vmm::Keep keep = (flags & VMMSHARE_KEEP_NOTHING) != 0
-                               ? vmm::Keep::kNothing
-                               : vmm::Keep::kHostMemory;
-    return own != nullptr
-               ? own->Release(keep, deadline)
-               : std::get<RestorableImport>(restorable->memory).Release();
+    const auto release = [&](Any& memory) -> absl::Status {
+      auto* own = std::get_if<RestorableAllocation>(&memory);
+      RETURN_IF_ERROR(vmm::c::CheckBits(
+          flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
+      const vmm::Keep keep = (flags & VMMSHARE_KEEP_NOTHING) != 0
+                                 ? vmm::Keep::kNothing
+                                 : vmm::Keep::kHostMemory;
+      return own != nullptr ? own->Release(keep, deadline)
+                            : std::get<RestorableImport>(memory).Release();
+    };
+    return InTurn(*restorable, deadline, "vmmshare_restorable_release",
+                  release);
   });
 }
 
@@ -245,22 +239,18 @@ vmmshare_status vmmshare_restorable_restore(
                      vmm::c::ReadOptions(options, kRestoreBytes,
                                          "vmmshare_restore_options"));
     ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
-    Turn turn(*restorable);
-    RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_restore"));
-    const vmm::platform::MutexLock lock(restorable->mutex);
-    auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
-    // Whatever is returned or thrown.
-    const absl::Cleanup note =
-        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(restorable->mutex) {
-          restorable->NoteWhetherReleased();
-        };
-    if (own == nullptr && fill != nullptr) {
-      return absl::InvalidArgumentError(
-          "`fill` or `path` is given for another process's memory, which its "
-          "owner fills. Pass no options.");
-    }
-    return own != nullptr ? own->Restore(fill)
-                          : std::get<RestorableImport>(restorable->memory)
-                                .Restore(deadline);
+    const auto restore = [&](Any& memory) -> absl::Status {
+      if (auto* own = std::get_if<RestorableAllocation>(&memory)) {
+        return own->Restore(fill);
+      }
+      if (fill != nullptr) {
+        return absl::InvalidArgumentError(
+            "`fill` or `path` is given for another process's memory, which its "
+            "owner fills. Pass no options.");
+      }
+      return std::get<RestorableImport>(memory).Restore(deadline);
+    };
+    return InTurn(*restorable, deadline, "vmmshare_restorable_restore",
+                  restore);
   });
 }
