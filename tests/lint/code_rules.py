@@ -245,7 +245,7 @@ TIME_OF_DAY = re.compile(r"\babsl::Now\(|\bToChronoTime\b|\bsystem_clock\b|\bCLO
 # Who may ask it: since when and until when something is, for people to read.
 ASKS_THE_TIME = re.compile(
     r"platform/os/deadline\.cc|platform/ipc/(speaker_posix|peer_win)\.cc|fabric/exchange\.cc"
-    r"|vmm/(share|pool|keeper)/(internal/)?(\w*lease\w*|domain_peers|subscription_recall|session|restorable_allocation)\.cc"
+    r"|vmm/(share|pool|keeper)/(internal/)?(\w*lease\w*|domain_peers|subscription_recall|session|put|restorable_allocation)\.cc"
     r"|vmm/c/(convert|lease)\.cc|vmm/python/\S*|platform/hostdriver/\S*")
 
 

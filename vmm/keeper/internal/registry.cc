@@ -1,6 +1,6 @@
 #include "vmm/keeper/internal/registry.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"

@@ -51,6 +51,9 @@ struct ServerOptions {
 // Thread-safe. Must not be alive in a process that forks.
 class Server {
  public:
+  // Processes whose connections ended with locks.
+  static constexpr std::size_t kMostLeft = 16;
+
   // Serves what `handles` holds of a keeper before this one, and tells
   // `manager`, if it is one, that it is ready. Errors as
   // platform::Listener::Bind; RESOURCE_EXHAUSTED without a thread, or when the
@@ -83,10 +86,6 @@ class Server {
   struct Left {
     Client client;
     platform::PeerWatch watch;
-  };
-  // A session that waits for something to change.
-  struct Waiter {
-    const platform::CancelEvent* event;
   };
 
   Server(ServerOptions options, Store store,
@@ -173,7 +172,8 @@ class Server {
   mutable platform::Mutex mutex_;
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
   Registry registry_ ABSL_GUARDED_BY(mutex_);
-  std::list<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  // Of sessions that wait for something to change.
+  std::list<const platform::CancelEvent*> waiters_ ABSL_GUARDED_BY(mutex_);
   std::list<Left> left_ ABSL_GUARDED_BY(mutex_);
 };
 
