@@ -24,8 +24,7 @@ absl::StatusOr<TensorInfo> Make(absl::string_view name, DType dtype,
     std::optional<std::vector<std::int64_t>> dense =
         weights::DenseStrides(info.shape);
     if (!dense.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor \"", Shown(name), "\" has more elements than fit 63 bits"));
+      return weights::OfTensor(name, "has more elements than fit 63 bits");
     }
     info.strides = *std::move(dense);
   }
@@ -70,9 +69,8 @@ absl::StatusOr<std::size_t> TensorLayout::Add(
   const std::uint64_t begin = weights::AlignUp(manifest_.data_bytes);
   // Some room for the manifest behind it, too.
   if (begin > kMaxBytes / 2 || extent > kMaxBytes / 2 - begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Shown(name), "\" has ", extent,
-                     " bytes, too many behind ", begin));
+    return weights::OfTensor(
+        name, absl::StrCat("has ", extent, " bytes, too many behind ", begin));
   }
   info.offset = begin;
   manifest_.data_bytes = begin + extent;
@@ -93,9 +91,8 @@ absl::StatusOr<std::size_t> TensorLayout::AddAlias(
   const TensorInfo& near = manifest_.tensors[of];
   info.alias_of = near.alias_of.value_or(static_cast<std::uint32_t>(of));
   if (offset > kMaxBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Shown(name), "\" begins ", offset,
-                     " bytes behind another one"));
+    return weights::OfTensor(
+        name, absl::StrCat("begins ", offset, " bytes behind another one"));
   }
   info.offset = near.offset + offset;
   RETURN_IF_ERROR(CheckNew(info));

@@ -124,25 +124,23 @@ absl::Status CheckManifest(const TensorManifest& manifest) {
     return absl::InvalidArgumentError(
         absl::StrCat(manifest.data_bytes, " bytes of data"));
   }
-  std::vector<absl::string_view> names;
-  names.reserve(manifest.tensors.size());
   std::uint64_t end = 0;  // Of what is no alias, so far.
   for (const TensorInfo& tensor : manifest.tensors) {
     RETURN_IF_ERROR(weights::CheckTensor(tensor));
-    names.push_back(tensor.name);
     const std::uint64_t extent = tensor.extent();
     if (tensor.offset > manifest.data_bytes ||
         extent > manifest.data_bytes - tensor.offset) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", weights::Shown(tensor.name), "\" has ",
-                       extent, " bytes at ", tensor.offset, ", outside of the ",
-                       manifest.data_bytes, " bytes of data"));
+      return weights::OfTensor(
+          tensor.name, absl::StrCat("has ", extent, " bytes at ", tensor.offset,
+                                    ", outside of the ", manifest.data_bytes,
+                                    " bytes of data"));
     }
     if (!tensor.alias_of.has_value()) {
       if (tensor.offset < end) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "tensor \"", weights::Shown(tensor.name), "\" begins at byte ",
-            tensor.offset, ", before the end of another one at ", end));
+        return weights::OfTensor(
+            tensor.name,
+            absl::StrCat("begins at byte ", tensor.offset,
+                         ", before the end of another one at ", end));
       }
       end = tensor.offset + extent;
       continue;
@@ -157,9 +155,7 @@ absl::Status CheckManifest(const TensorManifest& manifest) {
     RETURN_IF_ERROR(
         weights::CheckAlias(tensor, manifest.tensors[*tensor.alias_of]));
   }
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
+  if (const auto twice = weights::NameOfTwo(manifest.tensors)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "two tensors have the name \"", weights::Shown(*twice), "\""));
   }
@@ -176,6 +172,22 @@ std::string Shown(absl::string_view text) {
   constexpr std::size_t kMost = 80;
   return absl::StrCat(absl::CHexEscape(text.substr(0, kMost)),
                       text.size() > kMost ? "..." : "");
+}
+
+absl::Status OfTensor(absl::string_view name, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor \"", Shown(name), "\" ", why));
+}
+
+std::optional<absl::string_view> NameOfTwo(
+    const std::vector<TensorInfo>& tensors) {
+  std::vector<absl::string_view> names;
+  names.reserve(tensors.size());
+  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) return std::nullopt;
+  return *twice;
 }
 
 std::optional<std::uint64_t> ExtentOf(const TensorInfo& info) {
@@ -222,8 +234,7 @@ absl::Status CheckTensor(const TensorInfo& info) {
         "\"; expected 1 to ", kMaxTensorName, " of printable ASCII"));
   }
   const auto wrong = [&info](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Shown(info.name), "\" ", what));
+    return OfTensor(info.name, what);
   };
   if (info.shape.size() > kMaxTensorRank) {
     return wrong(absl::StrCat("has ", info.shape.size(),
@@ -253,16 +264,16 @@ absl::Status CheckAlias(const TensorInfo& alias, const TensorInfo& base) {
   const std::uint64_t room = base.extent();
   const std::uint64_t extent = alias.extent();
   if (base.alias_of.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Shown(alias.name), "\" is an alias of \"",
-                     Shown(base.name), "\", which is one itself"));
+    return OfTensor(alias.name,
+                    absl::StrCat("is an alias of \"", Shown(base.name),
+                                 "\", which is one itself"));
   }
   if (alias.offset < base.offset || alias.offset - base.offset > room ||
       extent > room - (alias.offset - base.offset)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Shown(alias.name), "\" has ", extent,
-                     " bytes at ", alias.offset, ", outside of \"",
-                     Shown(base.name), "\", whose alias it is"));
+    return OfTensor(alias.name,
+                    absl::StrCat("has ", extent, " bytes at ", alias.offset,
+                                 ", outside of \"", Shown(base.name),
+                                 "\", whose alias it is"));
   }
   return absl::OkStatus();
 }

@@ -94,16 +94,6 @@ absl::StatusOr<TensorInfo> TensorOf(SaidTensor said, std::uint64_t begin,
   return tensor;
 }
 
-absl::Status CheckNames(const SafetensorsHeader& header) {
-  std::vector<absl::string_view> names;
-  names.reserve(header.tensors.size());
-  for (const TensorInfo& tensor : header.tensors) names.push_back(tensor.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice == names.end()) return absl::OkStatus();
-  return OfTensor(*twice, "is there twice");
-}
-
 // That they fill the data. REQUIRES: by offset.
 absl::Status CheckNoGap(const SafetensorsHeader& header, std::uint64_t begin,
                         std::uint64_t room) {
@@ -136,7 +126,9 @@ absl::StatusOr<SafetensorsHeader> Decode(absl::string_view json,
     ASSIGN_OR_RETURN(TensorInfo tensor, TensorOf(std::move(one), begin, room));
     header.tensors.push_back(std::move(tensor));
   }
-  RETURN_IF_ERROR(CheckNames(header));
+  if (const auto twice = weights::NameOfTwo(header.tensors)) {
+    return OfTensor(*twice, "is there twice");
+  }
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const TensorInfo& one, const TensorInfo& other) {
                      // Those without bytes before the one that begins there.
@@ -203,34 +195,35 @@ absl::StatusOr<HeaderBytes> ReadBytes(const std::string& path) {
   return bytes;
 }
 
+// The header of `length` bytes, which are `json` where that can be, of a file of
+// `file_size` at `path`; "" for none.
+absl::StatusOr<SafetensorsHeader> DecodeOf(absl::string_view path,
+                                           std::uint64_t length,
+                                           absl::string_view json,
+                                           std::uint64_t file_size) {
+  if (const absl::Status checked = CheckLength(length, file_size);
+      !checked.ok()) {
+    return Tell(path, checked);
+  }
+  const std::uint64_t begin = kLengthBytes + length;
+  absl::StatusOr<SafetensorsHeader> header =
+      Decode(json, begin, file_size - begin);
+  if (!header.ok()) return Tell(path, header.status());
+  return header;
+}
+
 }  // namespace
 
 absl::StatusOr<SafetensorsHeader> DecodeSafetensorsHeader(
     absl::string_view json, std::uint64_t file_size) {
-  if (const absl::Status checked = CheckLength(json.size(), file_size);
-      !checked.ok()) {
-    return Tell("", checked);
-  }
-  const std::uint64_t begin = kLengthBytes + json.size();
-  absl::StatusOr<SafetensorsHeader> header =
-      Decode(json, begin, file_size - begin);
-  if (!header.ok()) return Tell("", header.status());
-  return header;
+  return DecodeOf("", json.size(), json, file_size);
 }
 
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
     const std::string& path) {
   const absl::StatusOr<HeaderBytes> bytes = ReadBytes(path);
   if (!bytes.ok()) return CannotRead(path, bytes.status());
-  if (const absl::Status checked = CheckLength(bytes->length, bytes->file_size);
-      !checked.ok()) {
-    return Tell(path, checked);
-  }
-  const std::uint64_t begin = kLengthBytes + bytes->length;
-  absl::StatusOr<SafetensorsHeader> header =
-      Decode(bytes->json, begin, bytes->file_size - begin);
-  if (!header.ok()) return Tell(path, header.status());
-  return header;
+  return DecodeOf(path, bytes->length, bytes->json, bytes->file_size);
 }
 
 }  // namespace vmm

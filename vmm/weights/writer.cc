@@ -172,9 +172,11 @@ absl::Status TensorSetWriter::CheckIsOwn(std::size_t tensor) const {
   }
   if (progress_[tensor].is_alias) {
     const TensorInfo& info = manifest_.tensors[tensor];
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", weights::Shown(info.name), "\" is an alias: write \"",
-        weights::Shown(manifest_.tensors[*info.alias_of].name), "\""));
+    return weights::OfTensor(
+        info.name,
+        absl::StrCat("is an alias: write \"",
+                     weights::Shown(manifest_.tensors[*info.alias_of].name),
+                     "\""));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// How far the elements of a tensor reach; internal to vmm/.
+// How far the elements of a tensor reach, and what tensors may be; internal to vmm/.
 #ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_EXTENT_H_
 #define VMMSHARE_VMM_WEIGHTS_INTERNAL_EXTENT_H_
 
@@ -37,6 +37,13 @@ absl::Status CheckNote(const TensorManifest& manifest, const std::string& key,
 
 // `text` as a message shows it: printable, and not too long.
 std::string Shown(absl::string_view text);
+
+// INVALID_ARGUMENT: the tensor `name`, and `why`.
+absl::Status OfTensor(absl::string_view name, absl::string_view why);
+
+// A name that two of them have; none when each has its own.
+std::optional<absl::string_view> NameOfTwo(
+    const std::vector<TensorInfo>& tensors);
 
 }  // namespace vmm::weights
 

@@ -42,8 +42,7 @@ absl::StatusOr<ReadJob> JobOf(const TensorInfo& info,
   job.bytes = extent;
   job.tensors = {first.tensor};
   job.pitch = first.rows.pitch;
-  const bool is_ordered = FitTheirPitch(reads);
-  if (is_ordered) {
+  if (FitTheirPitch(reads)) {
     for (const FileRead& read : reads) {
       if (read.rows.row_bytes == 0) continue;
       // Beyond it no file has bytes, and no sum of it and a pitch overflows.
@@ -54,12 +53,14 @@ absl::StatusOr<ReadJob> JobOf(const TensorInfo& info,
   }
   if (job.row_bytes == 0 || extent % job.row_bytes != 0 ||
       job.pitch > kMaxBytes / job.rows()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", Shown(info.name), "\" of ", extent, " bytes by rows of ",
-        reads.size() == 1 ? first.rows.row_bytes : job.row_bytes, " bytes in ",
-        reads.size(), " parts, ", first.rows.pitch,
-        " from one to the next: expected rows that make it up, and that do "
-        "not lie in each other"));
+    return OfTensor(
+        info.name,
+        absl::StrCat(
+            "of ", extent, " bytes by rows of ",
+            reads.size() == 1 ? first.rows.row_bytes : job.row_bytes,
+            " bytes in ", reads.size(), " parts, ", first.rows.pitch,
+            " from one to the next: expected rows that make it up, and that do "
+            "not lie in each other"));
   }
   if (job.row_bytes == job.pitch && job.parts.size() == 1) {
     job.parts[0].bytes = job.row_bytes = job.pitch = extent;  // No gaps.
@@ -89,10 +90,9 @@ absl::StatusOr<std::vector<ReadJob>> PlanReads(
     while (end < reads.size() && reads[end].tensor == tensor) ++end;
     const TensorInfo& info = manifest.tensors[tensor];
     if (seen[tensor]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", Shown(info.name),
-                       "\" is to be read twice: expected its parts one after "
-                       "the other"));
+      return OfTensor(info.name,
+                      "is to be read twice: expected its parts one after "
+                      "the other");
     }
     seen[tensor] = true;
     if (info.extent() == 0) continue;

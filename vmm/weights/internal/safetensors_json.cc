@@ -182,11 +182,6 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-absl::Status OfTensor(absl::string_view name, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor \"", Shown(name), "\" ", why));
-}
-
 absl::StatusOr<SaidHeader> ReadSafetensorsJson(absl::string_view text) {
   // For the library a NUL ends the text, and a byte order mark may begin it.
   if (absl::StrContains(text, '\0') || absl::StartsWith(text, "\xef\xbb\xbf")) {

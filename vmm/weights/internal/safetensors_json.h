@@ -33,9 +33,6 @@ struct SaidHeader {
 // there twice, or of another type (it is named, and what was expected).
 absl::StatusOr<SaidHeader> ReadSafetensorsJson(absl::string_view json);
 
-// `why` as an error of the tensor `name`.
-absl::Status OfTensor(absl::string_view name, absl::string_view why);
-
 }  // namespace vmm::weights
 
 #endif  // VMMSHARE_VMM_WEIGHTS_INTERNAL_SAFETENSORS_JSON_H_
