@@ -194,4 +194,10 @@ absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns) {
   return lease.connection;
 }
 
+absl::Status WhyNoLease() {
+  return absl::FailedPreconditionError(
+      "the memory is this process's own, and no lease. Ask for that of "
+      "memory that another process serves and this one opened.");
+}
+
 }  // namespace vmm::c

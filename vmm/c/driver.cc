@@ -54,9 +54,8 @@ vmmshare_status vmmshare_stream_is_captured(const vmmshare_driver* driver,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(is_captured, "is_captured"));
     RETURN_IF_ERROR(Check(driver));
-    ASSIGN_OR_RETURN(
-        const bool captured,
-        vmm::IsCaptured(driver->driver, static_cast<CUstream>(stream)));
+    ASSIGN_OR_RETURN(const bool captured,
+                     vmm::IsCaptured(driver->driver, vmm::c::StreamOf(stream)));
     *is_captured = captured ? 1 : 0;
     return absl::OkStatus();
   });

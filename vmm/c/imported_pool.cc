@@ -200,7 +200,7 @@ vmmshare_status vmmshare_block_close_after(vmmshare_block* block, void* stream,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(block));
     RETURN_IF_ERROR(block->pool->ReleaseAfter(std::move(block->block),
-                                              static_cast<CUstream>(stream)));
+                                              vmm::c::StreamOf(stream)));
     delete block;
     return absl::OkStatus();
   });

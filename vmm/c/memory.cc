@@ -110,11 +110,7 @@ vmmshare_status vmmshare_memory_lease(const vmmshare_memory* memory,
     RETURN_IF_ERROR(Check(memory));
     const auto* imported =
         std::get_if<vmm::ImportedAllocation>(&memory->memory);
-    if (imported == nullptr) {
-      return absl::FailedPreconditionError(
-          "the memory is this process's own, and no lease. Ask for that of "
-          "memory that another process serves and this one opened.");
-    }
+    if (imported == nullptr) return vmm::c::WhyNoLease();
     return vmm::c::ReportLease(imported->lease(), return_in_ns);
   });
 }

@@ -229,8 +229,7 @@ void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
   vmm::c::Hook(torch_regions.IsOfParentAlone(), [&]() -> absl::Status {
     const auto address = reinterpret_cast<CUdeviceptr>(pointer);
     ASSIGN_OR_RETURN(const auto region, torch_regions.Get().Forget(address));
-    absl::Status ended =
-        WaitFor(region->device(), static_cast<CUstream>(stream));
+    absl::Status ended = WaitFor(region->device(), vmm::c::StreamOf(stream));
     if (!ended.ok()) {
       // So that it can be freed again. It is not forgotten last: when it is
       // free, others may be given the address.

@@ -189,11 +189,7 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(return_in_ns, "return_in_ns", VMMSHARE_FOREVER));
     RETURN_IF_ERROR(Check(restorable));
-    if (restorable->endpoint != nullptr) {
-      return absl::FailedPreconditionError(
-          "the memory is this process's own, and no lease. Ask for that of "
-          "memory that another process serves and this one opened.");
-    }
+    if (restorable->endpoint != nullptr) return vmm::c::WhyNoLease();
     // Held all the while: no release or restore begins before this has looked.
     const vmm::platform::MutexLock turn(restorable->turn_mutex);
     if (restorable->turn_taken) {

@@ -286,7 +286,7 @@ vmmshare_status vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
     for (std::uint64_t i = 0; i < count; ++i) {
       sources.push_back({static_cast<std::size_t>(places[i]), addresses[i]});
     }
-    return writer->writer.CopyAll(sources, static_cast<CUstream>(stream),
+    return writer->writer.CopyAll(sources, vmm::c::StreamOf(stream),
                                   flags == VMMSHARE_WEIGHTS_FROM_DEVICE
                                       ? vmm::TensorSetWriter::From::kDevice
                                       : vmm::TensorSetWriter::From::kAnywhere);

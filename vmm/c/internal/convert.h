@@ -75,6 +75,8 @@ void AddLease(const Lease& lease, tool::Json* object);
 // `*return_in_ns`, and the status of the connection, as vmmshare_memory_lease()
 // has them.
 absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns);
+// FAILED_PRECONDITION: of memory that this process made there is no lease.
+absl::Status WhyNoLease();
 
 }  // namespace vmm::c
 
