@@ -1,6 +1,5 @@
 #include "vmm/c/hooks.h"
 
-#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -8,12 +7,10 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/per_process.h"
-#include "platform/os/process.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/internal/hook.h"
@@ -22,6 +19,7 @@
 
 using vmm::c::Call;
 using vmm::c::Check;
+using vmm::c::CheckDevice;
 using vmm::c::Hook;
 
 namespace {
@@ -130,64 +128,10 @@ class TorchPools {
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LastFailure {
- public:
-  void Remember(const absl::Status& failure) {
-    const vmm::platform::MutexLock lock(mutex_);
-    failure_ = failure;
-  }
-  absl::Status Take() {
-    const vmm::platform::MutexLock lock(mutex_);
-    return std::exchange(failure_, absl::OkStatus());
-  }
-
- private:
-  vmm::platform::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-};
-
 // Never destroyed: PyTorch frees after the end of main().
 constinit PerProcess<TorchPools> torch_pools;
-constinit PerProcess<LastFailure> last_failure;
-
-// The ForksSoFar() of the forked child in which a hook was refused last, which is
-// above 0.
-constinit std::atomic<std::uint64_t> refused_in{0};
-// 1 more than the ForksSoFar() of the process in which a hook failed last because
-// the host lacked memory, which there was none to remember it with either.
-constinit std::atomic<std::uint64_t> lacked_memory_in{0};
-
-// Runs a hook's `body`. Does not throw what says that the host lacks memory.
-absl::Status RunHook(absl::FunctionRef<absl::Status()> body) {
-  try {
-    absl::Status status = body();
-    if (!status.ok()) {
-      last_failure.Get().Remember(status);
-      lacked_memory_in.store(0);
-    }
-    return status;
-  } catch (const std::bad_alloc&) {
-    lacked_memory_in.store(vmm::platform::ForksSoFar() + 1);
-    return absl::OkStatus();  // A hook says how it ended by what it returns.
-  }
-}
-
-absl::Status CheckDevice(const vmm::Pool& pool, std::int32_t device) {
-  if (pool.device().ordinal() == device) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the pool is of ", pool.device().Describe(), " and not of device ",
-      device, ". Give the pool's own device, or a pool of the other one."));
-}
 
 }  // namespace
-
-void vmm::c::Hook(bool is_of_parent_alone,
-                  absl::FunctionRef<absl::Status()> body) {
-  // A thread of the parent's may have held any lock, the allocator's too, when it
-  // forked.
-  if (is_of_parent_alone) return refused_in.store(platform::ForksSoFar());
-  Call(nullptr, [&] { return RunHook(body); });
-}
 
 vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
                                         vmmshare_pool* pool,
@@ -199,7 +143,7 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(Check(pool));
-    RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
+    RETURN_IF_ERROR(CheckDevice("pool", pool->pool->device(), device));
     torch_pools.Get().Set(device, pool->pool);
     return absl::OkStatus();
   });
@@ -239,7 +183,7 @@ void* vmmshare_cupy_malloc(void* param, size_t size, int device) {
   Hook(false, [&]() -> absl::Status {
     auto* pool = static_cast<vmmshare_pool*>(param);
     RETURN_IF_ERROR(Check(pool));
-    RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
+    RETURN_IF_ERROR(CheckDevice("pool", pool->pool->device(), device));
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const CUdeviceptr address,
                      pool->pool->Allocate(size, vmm::AllStreams()));
@@ -258,24 +202,5 @@ void vmmshare_cupy_free(void* param, void* pointer, int) {
     RETURN_IF_ERROR(vmm::AwaitDeviceWork(pool->pool->device()));
     return pool->pool->Free(reinterpret_cast<CUdeviceptr>(pointer),
                             vmm::AllStreams());
-  });
-}
-
-vmmshare_status vmmshare_hooks_last_error(vmmshare_error** error) {
-  return Call(error, []() -> absl::Status {
-    const std::uint64_t forks = refused_in.exchange(0);
-    if (forks != 0 && forks == vmm::platform::ForksSoFar()) {
-      return absl::FailedPreconditionError(
-          "the parent's GPU memory cannot be used in a forked child. Start the "
-          "process by exec(), as multiprocessing's spawn does.");
-    }
-    LastFailure* const own = last_failure.Find();
-    if (lacked_memory_in.exchange(0) == vmm::platform::ForksSoFar() + 1) {
-      if (own != nullptr) own->Take().IgnoreError();  // It came before.
-      return absl::ResourceExhaustedError(
-          "the host had no memory for the books of what a hook was asked for; "
-          "expected some. Call it again when there is.");
-    }
-    return own == nullptr ? absl::OkStatus() : own->Take();
   });
 }

@@ -196,12 +196,8 @@ vmmshare_status vmmshare_torch_set_region(std::int32_t device,
                                 : regions->Set(device, nullptr);
     }
     RETURN_IF_ERROR(Check(region));
-    const vmm::Device& its = region->region->device();
-    if (its.ordinal() != device) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the region is of ", its.Describe(), " and not of device ", device,
-          ". Give the region's own device, or a region of the other one."));
-    }
+    RETURN_IF_ERROR(
+        vmm::c::CheckDevice("region", region->region->device(), device));
     if (region->region->statistics().is_released) {
       return absl::FailedPreconditionError(
           "the region is released: PyTorch would give out addresses where "

@@ -3,8 +3,12 @@
 #ifndef VMMSHARE_VMM_C_INTERNAL_HOOK_H_
 #define VMMSHARE_VMM_C_INTERNAL_HOOK_H_
 
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::c {
 
@@ -13,6 +17,10 @@ namespace vmm::c {
 // this is a forked child. Then it does not run; that is remembered, without a lock
 // and without memory.
 void Hook(bool is_of_parent_alone, absl::FunctionRef<absl::Status()> body);
+
+// INVALID_ARGUMENT unless `own`, which the program's `what` is of, is number `device`.
+absl::Status CheckDevice(absl::string_view what, const Device& own,
+                         std::int32_t device);
 
 }  // namespace vmm::c
 
