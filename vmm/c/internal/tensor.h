@@ -1,4 +1,4 @@
-// Tensors and their metadata as the C interface shows them.
+// Tensors, their metadata and their layout as the C interface has them.
 #ifndef VMMSHARE_VMM_C_INTERNAL_TENSOR_H_
 #define VMMSHARE_VMM_C_INTERNAL_TENSOR_H_
 
@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "vmm/c/internal/handle.h"
 #include "vmm/c/weights.h"
 #include "vmm/weights/manifest.h"
 
@@ -26,5 +28,12 @@ absl::Status Describe(const std::vector<TensorInfo>& tensors,
 vmmshare_text* JsonOf(const std::map<std::string, std::string>& metadata);
 
 }  // namespace vmm::c
+
+struct vmmshare_weights_layout
+    : vmm::c::Handle<vmm::c::HandleType::kWeightsLayout> {
+  explicit vmmshare_weights_layout(vmm::TensorSetNotes notes)
+      : layout(std::move(notes)) {}
+  vmm::TensorLayout layout;
+};
 
 #endif  // VMMSHARE_VMM_C_INTERNAL_TENSOR_H_
