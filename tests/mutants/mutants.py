@@ -56,6 +56,8 @@ FILES = {
     "vmm/sync/internal/fence_words.cc": [(VALUES, "*")],
     "vmm/queue/internal/ring_item.cc": [(VALUES, "*"), fuzzed("RingItems*")],
     "vmm/weights/manifest.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
+    "vmm/weights/dtype.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
+    "vmm/weights/internal/extent.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/manifest_check.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/safetensors.cc": [(MANIFEST, "*"), fuzzed("HeadersOf*")],
     "vmm/weights/internal/safetensors_json.cc": [(MANIFEST, "*"), fuzzed("HeadersOf*")],

@@ -1,11 +1,9 @@
 // What a manifest may say: sums are made so that no value of a peer's overflows.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/weights/internal/extent.h"
@@ -14,40 +12,8 @@
 namespace vmm {
 namespace {
 
-struct Row {
-  DType dtype;
-  absl::string_view name;
-  std::uint64_t size;
-};
-constexpr std::array<Row, 20> kRows = {{
-    {DType::kBool, "bool", 1},
-    {DType::kUInt8, "uint8", 1},
-    {DType::kInt8, "int8", 1},
-    {DType::kUInt16, "uint16", 2},
-    {DType::kInt16, "int16", 2},
-    {DType::kUInt32, "uint32", 4},
-    {DType::kInt32, "int32", 4},
-    {DType::kUInt64, "uint64", 8},
-    {DType::kInt64, "int64", 8},
-    {DType::kFloat16, "float16", 2},
-    {DType::kFloat32, "float32", 4},
-    {DType::kFloat64, "float64", 8},
-    {DType::kComplex64, "complex64", 8},
-    {DType::kComplex128, "complex128", 16},
-    {DType::kBFloat16, "bfloat16", 2},
-    {DType::kFloat8E4M3FN, "float8_e4m3fn", 1},
-    {DType::kFloat8E5M2, "float8_e5m2", 1},
-    {DType::kFloat8E8M0FNU, "float8_e8m0fnu", 1},
-    {DType::kFloat8E4M3FNUZ, "float8_e4m3fnuz", 1},
-    {DType::kFloat8E5M2FNUZ, "float8_e5m2fnuz", 1},
-}};
-
-const Row* Find(DType dtype) {
-  for (const Row& row : kRows) {
-    if (row.dtype == dtype) return &row;
-  }
-  return nullptr;
-}
+using weights::OfTensor;
+using weights::Shown;
 
 bool IsPrintable(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -61,7 +27,7 @@ absl::Status CheckMetadata(absl::string_view key, absl::string_view value) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("metadata \"", weights::Shown(key), "\" of ", value.size(),
+      absl::StrCat("metadata \"", Shown(key), "\" of ", value.size(),
                    " bytes; expected a key of 1 to ", kMaxMetadataKey,
                    " of printable ASCII, and a value without NUL of at most ",
                    kMaxManifestBytes, " bytes"));
@@ -90,31 +56,6 @@ bool IsFarTooMany(const TensorInfo& info) {
 
 }  // namespace
 
-absl::string_view NameOf(DType dtype) {
-  const Row* row = Find(dtype);
-  return row == nullptr ? "unknown" : row->name;
-}
-
-std::uint64_t SizeOf(DType dtype) {
-  const Row* row = Find(dtype);
-  return row == nullptr ? 0 : row->size;
-}
-
-absl::StatusOr<DType> DTypeOf(absl::string_view name) {
-  std::string expected;
-  for (const Row& row : kRows) {
-    if (row.name == name) return row.dtype;
-    absl::StrAppend(&expected, expected.empty() ? "" : ", ", row.name);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype \"", weights::Shown(name),
-                   "\" is not known; expected one of ", expected));
-}
-
-std::uint64_t TensorInfo::extent() const {
-  return weights::ExtentOf(*this).value_or(0);
-}
-
 absl::Status CheckManifest(const TensorManifest& manifest) {
   RETURN_IF_ERROR(weights::CheckNotes(manifest));
   if (manifest.tensors.size() > kMaxTensors) {
@@ -130,14 +71,14 @@ absl::Status CheckManifest(const TensorManifest& manifest) {
     const std::uint64_t extent = tensor.extent();
     if (tensor.offset > manifest.data_bytes ||
         extent > manifest.data_bytes - tensor.offset) {
-      return weights::OfTensor(
-          tensor.name, absl::StrCat("has ", extent, " bytes at ", tensor.offset,
-                                    ", outside of the ", manifest.data_bytes,
-                                    " bytes of data"));
+      return OfTensor(tensor.name,
+                      absl::StrCat("has ", extent, " bytes at ", tensor.offset,
+                                   ", outside of the ", manifest.data_bytes,
+                                   " bytes of data"));
     }
     if (!tensor.alias_of.has_value()) {
       if (tensor.offset < end) {
-        return weights::OfTensor(
+        return OfTensor(
             tensor.name,
             absl::StrCat("begins at byte ", tensor.offset,
                          ", before the end of another one at ", end));
@@ -156,8 +97,8 @@ absl::Status CheckManifest(const TensorManifest& manifest) {
         weights::CheckAlias(tensor, manifest.tensors[*tensor.alias_of]));
   }
   if (const auto twice = weights::NameOfTwo(manifest.tensors)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "two tensors have the name \"", weights::Shown(*twice), "\""));
+    return absl::InvalidArgumentError(
+        absl::StrCat("two tensors have the name \"", Shown(*twice), "\""));
   }
   if (EncodedSize(manifest) > kMaxManifestBytes) {
     return TooMany("bytes of names and metadata", EncodedSize(manifest),
@@ -167,64 +108,6 @@ absl::Status CheckManifest(const TensorManifest& manifest) {
 }
 
 namespace weights {
-
-std::string Shown(absl::string_view text) {
-  constexpr std::size_t kMost = 80;
-  return absl::StrCat(absl::CHexEscape(text.substr(0, kMost)),
-                      text.size() > kMost ? "..." : "");
-}
-
-absl::Status OfTensor(absl::string_view name, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor \"", Shown(name), "\" ", why));
-}
-
-std::optional<absl::string_view> NameOfTwo(
-    const std::vector<TensorInfo>& tensors) {
-  std::vector<absl::string_view> names;
-  names.reserve(tensors.size());
-  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice == names.end()) return std::nullopt;
-  return *twice;
-}
-
-std::optional<std::uint64_t> ExtentOf(const TensorInfo& info) {
-  const std::uint64_t size = SizeOf(info.dtype);
-  if (size == 0 || info.shape.size() != info.strides.size()) {
-    return std::nullopt;
-  }
-  std::uint64_t elements = 1;
-  bool is_empty = false;
-  for (std::size_t i = 0; i < info.shape.size(); ++i) {
-    if (info.shape[i] < 0 || info.strides[i] < 0) return std::nullopt;
-    is_empty |= info.shape[i] == 0;
-  }
-  if (is_empty) return 0;
-  for (std::size_t i = 0; i < info.shape.size(); ++i) {
-    const auto steps = static_cast<std::uint64_t>(info.shape[i]) - 1;
-    const auto stride = static_cast<std::uint64_t>(info.strides[i]);
-    if (steps == 0 || stride == 0) continue;
-    if (stride > (kMaxBytes - elements) / steps) return std::nullopt;
-    elements += steps * stride;
-  }
-  if (elements > kMaxBytes / size) return std::nullopt;
-  return elements * size;
-}
-
-std::optional<std::vector<std::int64_t>> DenseStrides(
-    const std::vector<std::int64_t>& shape) {
-  std::vector<std::int64_t> strides(shape.size());
-  std::int64_t next = 1;
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    strides[i] = next;
-    const std::int64_t length = std::max<std::int64_t>(shape[i], 1);
-    if (next > INT64_MAX / length) return std::nullopt;
-    next *= length;
-  }
-  return strides;
-}
 
 absl::Status CheckTensor(const TensorInfo& info) {
   if (info.name.empty() || info.name.size() > kMaxTensorName ||
