@@ -11,15 +11,9 @@
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/checksum_kernel.h"
-#include "vmm/weights/internal/copy_kernel.h"
 
 namespace vmm::weights {
 namespace {
-
-std::string Call(absl::string_view name, CUdeviceptr address,
-                 std::uint64_t size) {
-  return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
-}
 
 bool CpuHas(const platform::Driver& driver, CUdeviceptr address, int node,
             Access access) {
@@ -35,61 +29,6 @@ bool CpuHas(const platform::Driver& driver, CUdeviceptr address, int node,
 bool IsForTheCpu(const absl::Status& status) {
   return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status);
 }
-
-// Says of memory whether it is a device's own, so that a kernel there may read it:
-// what is not would end the context. Asks the driver once for a mapping.
-class OwnMemory {
- public:
-  OwnMemory(const platform::Driver& driver, const Device& device)
-      : driver_(driver), ordinal_(device.ordinal()) {}
-
-  // REQUIRES: the device's context is current.
-  absl::StatusOr<bool> Has(CUdeviceptr from, std::uint64_t bytes) {
-    // The chunks of one memory lie side by side.
-    while (bytes > 0) {
-      if (!Knows(from)) RETURN_IF_ERROR(Ask(from));
-      if (!is_own_ || !Knows(from)) return false;
-      const auto here = std::min<std::uint64_t>(bytes, size_ - (from - begin_));
-      from += here;
-      bytes -= here;
-    }
-    return true;
-  }
-
- private:
-  bool Knows(CUdeviceptr at) const {
-    return at >= begin_ && at - begin_ < size_;
-  }
-
-  absl::Status Ask(CUdeviceptr at) {
-    CUmemorytype type = CU_MEMORYTYPE_HOST;
-    int ordinal = -1;
-    std::size_t size = 0;
-    CUpointer_attribute which[] = {
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-    void* answers[] = {&type, &ordinal, &begin_, &size};
-    if (CUresult r = driver_->cuPointerGetAttributes(4, which, answers, at);
-        r != CUDA_SUCCESS) {
-      return driver_.Error(
-          r, absl::StrCat("cuPointerGetAttributes(0x", absl::Hex(at), ")"));
-    }
-    is_own_ = type == CU_MEMORYTYPE_DEVICE && ordinal == ordinal_;
-    // That range is all that was reserved: memory of several devices may lie there.
-    if (driver_->cuMemGetAddressRange(&begin_, &size, at) != CUDA_SUCCESS) {
-      is_own_ = false;
-      size = 0;
-    }
-    size_ = size;
-    return absl::OkStatus();
-  }
-
-  const platform::Driver& driver_;
-  const int ordinal_;
-  CUdeviceptr begin_ = 0;
-  std::uint64_t size_ = 0;
-  bool is_own_ = false;
-};
 
 }  // namespace
 
@@ -152,11 +91,9 @@ absl::Status MemoryCopy::Write(std::uint64_t offset,
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  CUresult r =
-      driver_->cuMemcpyHtoD(address_ + offset, bytes.data(), bytes.size());
-  if (r == CUDA_SUCCESS) return absl::OkStatus();
-  return driver_.Error(r,
-                       Call("cuMemcpyHtoD", address_ + offset, bytes.size()));
+  const CUdeviceptr to = address_ + offset;
+  return Copied(driver_, driver_->cuMemcpyHtoD(to, bytes.data(), bytes.size()),
+                "cuMemcpyHtoD", to, bytes.size());
 }
 
 absl::Status MemoryCopy::Read(std::uint64_t offset,
@@ -167,11 +104,10 @@ absl::Status MemoryCopy::Read(std::uint64_t offset,
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  CUresult r =
-      driver_->cuMemcpyDtoH(bytes.data(), address_ + offset, bytes.size());
-  if (r == CUDA_SUCCESS) return absl::OkStatus();
-  return driver_.Error(r,
-                       Call("cuMemcpyDtoH", address_ + offset, bytes.size()));
+  const CUdeviceptr from = address_ + offset;
+  return Copied(driver_,
+                driver_->cuMemcpyDtoH(bytes.data(), from, bytes.size()),
+                "cuMemcpyDtoH", from, bytes.size());
 }
 
 absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
@@ -179,9 +115,8 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
   if (size == 0) return absl::OkStatus();
   if (on_host_ == nullptr) {
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-    CUresult r = driver_->cuMemcpyDtoD(address_ + offset, from, size);
-    if (r == CUDA_SUCCESS) return absl::OkStatus();
-    return driver_.Error(r, Call("cuMemcpyDtoD", from, size));
+    return Copied(driver_, driver_->cuMemcpyDtoD(address_ + offset, from, size),
+                  "cuMemcpyDtoD", from, size);
   }
   CUcontext current = nullptr;
   if (CUresult r = driver_->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
@@ -193,64 +128,8 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
         " are to be copied to memory of the host, and no context is current: "
         "make one current, of the device that has them"));
   }
-  CUresult r = driver_->cuMemcpyDtoH(on_host_ + offset, from, size);
-  if (r == CUDA_SUCCESS) return absl::OkStatus();
-  return driver_.Error(r, Call("cuMemcpyDtoH", from, size));
-}
-
-absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DevicePiece> copies,
-                                      CUstream stream, bool are_own) const {
-  if (primary_ != nullptr) {
-    ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-    return CopyOnDevice(copies, stream, are_own);
-  }
-  if (stream != nullptr) {
-    if (CUresult r = driver_->cuStreamSynchronize(stream); r != CUDA_SUCCESS) {
-      return driver_.Error(r, "cuStreamSynchronize()");
-    }
-  }
-  for (const DevicePiece& copy : copies) {
-    RETURN_IF_ERROR(WriteFrom(copy.to - address_, copy.from, copy.bytes));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status MemoryCopy::CopyByDriver(const DevicePiece& copy,
-                                      CUstream stream) const {
-  const CUresult r =
-      driver_->cuMemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream);
-  if (r == CUDA_SUCCESS) return absl::OkStatus();
-  return driver_.Error(r, Call("cuMemcpyDtoDAsync", copy.from, copy.bytes));
-}
-
-absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DevicePiece> copies,
-                                      CUstream stream, bool are_own) const {
-  const absl::StatusOr<PieceKernel> kernel = LoadCopyKernel(*device_);
-  if (!kernel.ok() && !absl::IsUnimplemented(kernel.status())) {
-    return kernel.status();
-  }
-  if (kernel.ok() && are_own) return kernel->Run(stream, copies);
-  // The device copies some while the next are looked at.
-  OwnMemory own(driver_, *device_);
-  std::vector<DevicePiece> by_kernel;
-  for (const DevicePiece& copy : copies) {
-    bool is_own = false;
-    if (kernel.ok()) {
-      ASSIGN_OR_RETURN(is_own, own.Has(copy.from, copy.bytes));
-    }
-    if (is_own) {
-      by_kernel.push_back(copy);
-      if (by_kernel.size() < PieceKernel::kMost) continue;
-      RETURN_IF_ERROR(kernel->Run(stream, by_kernel));
-      by_kernel.clear();
-    } else {
-      RETURN_IF_ERROR(CopyByDriver(copy, stream));
-    }
-  }
-  if (!kernel.ok() || (by_kernel.empty() && !copies.empty())) {
-    return absl::OkStatus();
-  }
-  return kernel->Run(stream, by_kernel);
+  return Copied(driver_, driver_->cuMemcpyDtoH(on_host_ + offset, from, size),
+                "cuMemcpyDtoH", from, size);
 }
 
 absl::StatusOr<absl::Span<std::uint8_t>> MemoryCopy::Stage::Next() {
@@ -281,12 +160,8 @@ absl::Status MemoryCopy::WriteStaged(std::uint64_t offset, Stage& stage,
 absl::StatusOr<bool> MemoryCopy::DeviceTakesChecksums() const {
   if (primary_ == nullptr) return false;
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  absl::Status status = absl::OkStatus();
-  if (const auto kernel = ChecksumKernel::Load(*device_); kernel.ok()) {
-    status = kernel->Prepare();
-  } else {
-    status = kernel.status();
-  }
+  const auto kernel = ChecksumKernel::Load(*device_);
+  const absl::Status status = kernel.ok() ? kernel->Prepare() : kernel.status();
   if (IsForTheCpu(status)) return false;
   RETURN_IF_ERROR(status);
   return true;

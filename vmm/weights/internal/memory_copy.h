@@ -98,7 +98,6 @@ class MemoryCopy {
   absl::StatusOr<std::vector<std::uint32_t>> ChecksumsByDevice(
       absl::Span<const Part> parts) const;
   absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
-  absl::Status CopyByDriver(const DevicePiece& copy, CUstream stream) const;
   absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
 

@@ -6,6 +6,14 @@
 
 namespace vmm::weights {
 
+absl::Status Copied(const platform::Driver& driver, CUresult result,
+                    absl::string_view name, CUdeviceptr address,
+                    std::uint64_t size) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return driver.Error(result, absl::StrCat(name, "(0x", absl::Hex(address),
+                                           ", ", size, " bytes)"));
+}
+
 Staging::Piece::~Piece() {
   if (!pinned_.has_value()) return;  // Moved from.
   const platform::MutexLock lock(staging_->mutex_);
@@ -69,13 +77,11 @@ absl::Status StagedWrites::Write(CUdeviceptr to, std::uint64_t size) {
   Turn& turn = turns_[next_];
   ASSIGN_OR_RETURN(const CurrentContext current,
                    staging_->context().MakeCurrent());
-  if (CUresult r =
-          driver->cuMemcpyHtoDAsync(to, turn.piece.bytes().data(),
-                                    static_cast<std::size_t>(size), nullptr);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, absl::StrCat("cuMemcpyHtoDAsync(0x", absl::Hex(to),
-                                        ", ", size, " bytes)"));
-  }
+  RETURN_IF_ERROR(
+      Copied(driver,
+             driver->cuMemcpyHtoDAsync(to, turn.piece.bytes().data(),
+                                       static_cast<std::size_t>(size), nullptr),
+             "cuMemcpyHtoDAsync", to, size));
   absl::StatusOr<OwnedEvent> read = RecordEvent(driver, nullptr);
   if (!read.ok()) return AwaitAll(read.status());
   turn.read = *std::move(read);
