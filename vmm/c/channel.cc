@@ -12,6 +12,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 vmmshare_status vmmshare_channel_adopt(std::intptr_t socket,
                                        vmmshare_channel** channel,
@@ -19,10 +20,7 @@ vmmshare_status vmmshare_channel_adopt(std::intptr_t socket,
   return Call(error, [&]() -> absl::Status {
     auto own = vmm::platform::OsHandle::Adopt(socket);
     RETURN_IF_ERROR(Clear(channel, "channel"));
-    ASSIGN_OR_RETURN(auto adopted,
-                     vmm::platform::Channel::Adopt(std::move(own), {}));
-    *channel = new vmmshare_channel(std::move(adopted));
-    return absl::OkStatus();
+    return Make(channel, vmm::platform::Channel::Adopt(std::move(own), {}));
   });
 }
 

@@ -13,14 +13,13 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 vmmshare_status vmmshare_driver_load_system(vmmshare_driver** driver,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(driver, "driver"));
-    ASSIGN_OR_RETURN(auto loaded, vmm::platform::Driver::LoadSystem());
-    *driver = new vmmshare_driver(std::move(loaded));
-    return absl::OkStatus();
+    return Make(driver, vmm::platform::Driver::LoadSystem());
   });
 }
 
@@ -29,9 +28,7 @@ vmmshare_status vmmshare_driver_load(const char* path, vmmshare_driver** driver,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(driver, "driver"));
     RETURN_IF_ERROR(CheckGiven(path, "path"));
-    ASSIGN_OR_RETURN(auto loaded, vmm::platform::Driver::LoadFrom(path));
-    *driver = new vmmshare_driver(std::move(loaded));
-    return absl::OkStatus();
+    return Make(driver, vmm::platform::Driver::LoadFrom(path));
   });
 }
 
@@ -80,10 +77,7 @@ vmmshare_status vmmshare_device_open(const vmmshare_driver* driver,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(device, "device"));
     RETURN_IF_ERROR(Check(driver));
-    ASSIGN_OR_RETURN(auto found,
-                     vmm::Device::ByOrdinal(driver->driver, ordinal));
-    *device = new vmmshare_device(std::move(found));
-    return absl::OkStatus();
+    return Make(device, vmm::Device::ByOrdinal(driver->driver, ordinal));
   });
 }
 
@@ -97,9 +91,7 @@ vmmshare_status vmmshare_device_open_uuid(const vmmshare_driver* driver,
     RETURN_IF_ERROR(CheckGiven(uuid, "uuid"));
     vmm::DeviceUuid wanted;
     std::copy_n(uuid, wanted.bytes.size(), wanted.bytes.begin());
-    ASSIGN_OR_RETURN(auto found, vmm::Device::ByUuid(driver->driver, wanted));
-    *device = new vmmshare_device(std::move(found));
-    return absl::OkStatus();
+    return Make(device, vmm::Device::ByUuid(driver->driver, wanted));
   });
 }
 

@@ -14,6 +14,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 using vmm::c::StreamOf;
 
 namespace {
@@ -55,9 +56,7 @@ vmmshare_status vmmshare_fence_pool_create(const vmmshare_device* device,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(device));
-    ASSIGN_OR_RETURN(auto made, vmm::FencePool::Create(device->device));
-    *pool = new vmmshare_fence_pool(Own(std::move(made)));
-    return absl::OkStatus();
+    return Make(pool, vmm::FencePool::Create(device->device));
   });
 }
 
@@ -70,12 +69,10 @@ vmmshare_status vmmshare_fence_pool_open(const vmmshare_device* device,
     RETURN_IF_ERROR(Clear(pool, "pool"));
     RETURN_IF_ERROR(Check(device));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
-    ASSIGN_OR_RETURN(auto opened, vmm::ImportedFencePool::Subscribe(
-                                      device->device.driver(), text,
-                                      {.devices = {device->device}},
-                                      vmm::c::DeadlineOf(timeout_ns)));
-    *pool = new vmmshare_fence_pool(Theirs(std::move(opened)));
-    return absl::OkStatus();
+    return Make(
+        pool, vmm::ImportedFencePool::Subscribe(
+                  device->device.driver(), text, {.devices = {device->device}},
+                  vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 
@@ -101,9 +98,7 @@ vmmshare_status vmmshare_server_share_fences(vmmshare_server* server,
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const Own own, OwnOf(pool->pool));
-    ASSIGN_OR_RETURN(auto served, server->endpoint->Serve(own->pool()));
-    *share = new vmmshare_share(std::move(served));
-    return absl::OkStatus();
+    return Make(share, server->endpoint->Serve(own->pool()));
   });
 }
 

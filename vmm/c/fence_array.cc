@@ -12,6 +12,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 static_assert(VMMSHARE_FENCE_BYTES == vmm::kFenceBytes);
 
@@ -23,10 +24,8 @@ vmmshare_status Create(const vmmshare_device* device, std::uint64_t memory,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(array, "array"));
     RETURN_IF_ERROR(Check(device));
-    ASSIGN_OR_RETURN(auto made, vmm::FenceArray::Over(device->device, memory,
-                                                      bytes, mechanism));
-    *array = new vmmshare_fence_array(std::move(made));
-    return absl::OkStatus();
+    return Make(
+        array, vmm::FenceArray::Over(device->device, memory, bytes, mechanism));
   });
 }
 

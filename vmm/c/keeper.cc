@@ -12,6 +12,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 using vmm::tool::Json;
 using vmm::tool::JsonText;
 
@@ -41,11 +42,8 @@ vmmshare_status vmmshare_keeper_connect(const char* address,
     RETURN_IF_ERROR(Clear(keeper, "keeper"));
     vmm::KeeperClientOptions options;
     if (address != nullptr) options.address = address;
-    ASSIGN_OR_RETURN(
-        auto connected,
-        vmm::KeeperClient::Connect(options, vmm::c::DeadlineOf(timeout_ns)));
-    *keeper = new vmmshare_keeper(std::move(connected));
-    return absl::OkStatus();
+    return Make(keeper, vmm::KeeperClient::Connect(
+                            options, vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 
@@ -75,12 +73,9 @@ vmmshare_status vmmshare_keeper_attach(
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(vmm::ImportOptions import,
                      vmm::c::ImportOptionsOf(options));
-    ASSIGN_OR_RETURN(auto attached,
-                     keeper->keeper.Attach(name, driver->driver,
-                                           {.import = std::move(import)},
-                                           vmm::c::DeadlineOf(timeout_ns)));
-    *memory = new vmmshare_memory(std::move(attached));
-    return absl::OkStatus();
+    return Make(memory, keeper->keeper.Attach(name, driver->driver,
+                                              {.import = std::move(import)},
+                                              vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 

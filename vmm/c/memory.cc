@@ -15,6 +15,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 using Adopted = vmmshare_memory::Adopted;
 
 namespace {
@@ -36,9 +37,7 @@ vmmshare_status vmmshare_memory_create(const vmmshare_device* device,
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(const vmm::AllocationOptions given,
                      vmm::c::AllocationOptionsOf(options));
-    ASSIGN_OR_RETURN(auto made, vmm::Allocation::Create(device->device, given));
-    *memory = new vmmshare_memory(std::move(made));
-    return absl::OkStatus();
+    return Make(memory, vmm::Allocation::Create(device->device, given));
   });
 }
 

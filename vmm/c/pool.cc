@@ -13,6 +13,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 using vmm::c::StreamOf;
 
 vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
@@ -24,9 +25,7 @@ vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
     RETURN_IF_ERROR(Check(device));
     ASSIGN_OR_RETURN(const vmm::PoolOptions given,
                      vmm::c::PoolOptionsOf(options));
-    ASSIGN_OR_RETURN(auto made, vmm::Pool::Create(device->device, given));
-    *pool = new vmmshare_pool(std::move(made));
-    return absl::OkStatus();
+    return Make(pool, vmm::Pool::Create(device->device, given));
   });
 }
 

@@ -17,6 +17,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 struct vmmshare_fetched : vmm::c::Handle<vmm::c::HandleType::kFetched> {
   explicit vmmshare_fetched(vmm::FetchedHandles came)
@@ -117,10 +118,8 @@ vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
         placing.host_numa_node.has_value()
             ? vmm::Location::HostNuma(*placing.host_numa_node)
             : vmm::Location::On(device->device);
-    ASSIGN_OR_RETURN(auto imported, vmm::ImportRaw(device->device, where,
-                                                   std::move(chunks), import));
-    *memory = new vmmshare_memory(std::move(imported));
-    return absl::OkStatus();
+    return Make(memory, vmm::ImportRaw(device->device, where, std::move(chunks),
+                                       import));
   });
 }
 
@@ -132,10 +131,8 @@ vmmshare_status vmmshare_fetch(const vmmshare_driver* driver, const char* text,
     RETURN_IF_ERROR(Clear(fetched, "fetched"));
     RETURN_IF_ERROR(Check(driver));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
-    ASSIGN_OR_RETURN(auto came, vmm::FetchRaw(driver->driver, text,
-                                              vmm::c::DeadlineOf(timeout_ns)));
-    *fetched = new vmmshare_fetched(std::move(came));
-    return absl::OkStatus();
+    return Make(fetched, vmm::FetchRaw(driver->driver, text,
+                                       vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 

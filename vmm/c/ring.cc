@@ -14,6 +14,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 using vmm::c::StreamOf;
 
 struct vmmshare_ring_home : vmm::c::Handle<vmm::c::HandleType::kRingHome> {
@@ -62,9 +63,7 @@ vmmshare_status vmmshare_ring_home_create(const vmmshare_device* device,
     RETURN_IF_ERROR(Check(device));
     vmm::RingHomeOptions given;
     ASSIGN_OR_RETURN(given.pool, vmm::c::PoolOptionsOf(options));
-    ASSIGN_OR_RETURN(auto made, vmm::RingHome::Create(device->device, given));
-    *home = new vmmshare_ring_home(std::move(made));
-    return absl::OkStatus();
+    return Make(home, vmm::RingHome::Create(device->device, given));
   });
 }
 
@@ -108,11 +107,9 @@ vmmshare_status vmmshare_ring_open_reader(const vmmshare_device* device,
     vmm::RingReaderOptions options;
     if (writable != 0) options.access = vmm::Access::kReadWrite;
     options.host_access = options.access;
-    ASSIGN_OR_RETURN(auto made, vmm::RingReader::Open(
-                                    device->device, std::move(own), options,
-                                    vmm::c::DeadlineOf(timeout_ns)));
-    *ring = new vmmshare_ring(std::move(made));
-    return absl::OkStatus();
+    return Make(ring,
+                vmm::RingReader::Open(device->device, std::move(own), options,
+                                      vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 

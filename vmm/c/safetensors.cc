@@ -12,6 +12,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 struct vmmshare_safetensors : vmm::c::Handle<vmm::c::HandleType::kSafetensors> {
   explicit vmmshare_safetensors(vmm::SafetensorsHeader read)
@@ -25,10 +26,7 @@ vmmshare_status vmmshare_safetensors_open(const char* path,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(header, "header"));
     RETURN_IF_ERROR(CheckGiven(path, "path"));
-    ASSIGN_OR_RETURN(vmm::SafetensorsHeader read,
-                     vmm::ReadSafetensorsHeader(path));
-    *header = new vmmshare_safetensors(std::move(read));
-    return absl::OkStatus();
+    return Make(header, vmm::ReadSafetensorsHeader(path));
   });
 }
 

@@ -11,6 +11,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 namespace {
 
@@ -50,9 +51,7 @@ vmmshare_status vmmshare_server_start(const vmmshare_server_options* options,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(server, "server"));
     ASSIGN_OR_RETURN(const vmm::EndpointOptions given, OptionsOf(options));
-    ASSIGN_OR_RETURN(auto endpoint, vmm::Endpoint::Start(given));
-    *server = new vmmshare_server(std::move(endpoint));
-    return absl::OkStatus();
+    return Make(server, vmm::Endpoint::Start(given));
   });
 }
 
@@ -67,9 +66,7 @@ vmmshare_status vmmshare_server_share_memory(vmmshare_server* server,
     RETURN_IF_ERROR(Check(server));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
                      vmm::c::ShareableOf(memory));
-    ASSIGN_OR_RETURN(auto published, server->endpoint->Publish(shareable));
-    *share = new vmmshare_share(std::move(published));
-    return absl::OkStatus();
+    return Make(share, server->endpoint->Publish(shareable));
   });
 }
 
@@ -81,9 +78,7 @@ vmmshare_status vmmshare_server_share_pool(vmmshare_server* server,
     RETURN_IF_ERROR(Clear(share, "share"));
     RETURN_IF_ERROR(Check(server));
     RETURN_IF_ERROR(Check(pool));
-    ASSIGN_OR_RETURN(auto served, server->endpoint->Serve(*pool->pool));
-    *share = new vmmshare_share(std::move(served));
-    return absl::OkStatus();
+    return Make(share, server->endpoint->Serve(*pool->pool));
   });
 }
 
@@ -106,10 +101,7 @@ vmmshare_status vmmshare_memory_open(const vmmshare_driver* driver,
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     ASSIGN_OR_RETURN(const vmm::ImportOptions import,
                      vmm::c::ImportOptionsOf(options));
-    ASSIGN_OR_RETURN(auto imported,
-                     vmm::OpenTicket(driver->driver, text, import,
-                                     vmm::c::DeadlineOf(timeout_ns)));
-    *memory = new vmmshare_memory(std::move(imported));
-    return absl::OkStatus();
+    return Make(memory, vmm::OpenTicket(driver->driver, text, import,
+                                        vmm::c::DeadlineOf(timeout_ns)));
   });
 }

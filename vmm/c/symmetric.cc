@@ -18,6 +18,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
+using vmm::c::Make;
 
 struct vmmshare_symmetric : vmm::c::Handle<vmm::c::HandleType::kSymmetric> {
   explicit vmmshare_symmetric(vmm::job::SymmetricMemory made)
@@ -152,11 +153,9 @@ vmmshare_status vmmshare_symmetric_create(
     }
     const absl::StatusOr<vmm::Device> on = DeviceOf(device, given.no_device);
     vmm::fabric::CallbackExchange own(std::move(calls));
-    ASSIGN_OR_RETURN(auto made,
-                     vmm::job::SymmetricMemory::Create(
-                         on, own, wanted, vmm::c::DeadlineOf(timeout_ns)));
-    *symmetric = new vmmshare_symmetric(std::move(made));
-    return absl::OkStatus();
+    return Make(symmetric,
+                vmm::job::SymmetricMemory::Create(
+                    on, own, wanted, vmm::c::DeadlineOf(timeout_ns)));
   });
 }
 

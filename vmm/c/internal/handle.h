@@ -4,9 +4,11 @@
 #define VMMSHARE_VMM_C_INTERNAL_HANDLE_H_
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "platform/os/process.h"
 
@@ -78,6 +80,14 @@ absl::Status Check(const T* handle) {
   }
   return WhyNoHandle(T::kType, handle == nullptr,
                      handle != nullptr && handle->is_sound());
+}
+
+// `*result` is the handle of what was `made`.
+template <typename T, typename Made>
+absl::Status Make(T** result, absl::StatusOr<Made> made) {
+  if (ABSL_PREDICT_FALSE(!made.ok())) return std::move(made).status();
+  *result = new T(*std::move(made));
+  return absl::OkStatus();
 }
 
 // What each _close() does: destroys a handle, its parent's too in a forked child.
