@@ -92,7 +92,7 @@ class KeeperStoreTest : public KeeperTest {
   std::string WhyNotSaved(Store& store, const Content& content) {
     std::string why;
     EXPECT_EQ(store.Save("name", client_, content, absl::Now(), {}, &why).id,
-              "");
+              0u);
     return why;
   }
 
@@ -374,7 +374,7 @@ TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
   std::string why;
   const Saved saved =
       store.Save("name", client_, content, absl::Now(), {}, &why);
-  EXPECT_NE(saved.id, "");
+  EXPECT_NE(saved.id, 0u);
   EXPECT_EQ(why, "");
   EXPECT_EQ(systemd_->Stored().size(), 2u);
   {
@@ -581,7 +581,7 @@ TEST_F(KeeperStoreTest, AnOlderRecordThatWasNotRemovedGoesWithItsEntry) {
                 .Save("again", client_, ContentOf(MakePattern(kGranule, 2)),
                       absl::Now(), {}, &why)
                 .id,
-            "");
+            0u);
   EXPECT_EQ(why, "");
 }
 

@@ -41,7 +41,7 @@ class KeeperRegistry : public ::testing::Test {
   void Put(const std::string& name, const Client& client,
            std::size_t chunks = 1) {
     Must(registry_.BeginPut(name, client, TicketOfChunks(chunks), kNow));
-    Must(registry_.CommitPut(name, client, Contents(chunks), {"id"}, kNow));
+    Must(registry_.CommitPut(name, client, Contents(chunks), {7}, kNow));
   }
   KeptState StateOf(const std::string& name) {
     return registry_.Find(name)->state;
@@ -239,7 +239,7 @@ TEST_F(KeeperRegistry, OnlyTheWriterUnlocksAndSeals) {
   EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Unlock(kName, a_)));
   EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Seal(kName, a_)));
   EXPECT_TRUE(Must(registry_.Lock(kName, a_)));
-  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), Saved{"id"});
+  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), Saved{7});
   Must(registry_.Seal(kName, a_));
   EXPECT_EQ(StateOf(kName), KeptState::kSealed);
 }
@@ -305,7 +305,7 @@ TEST_F(KeeperRegistry, OnlyItsUserAndTheKeepersOwnDropIt) {
               AllOf(HasSubstr("1000"), HasSubstr("1001"), HasSubstr("7")));
   EXPECT_TRUE(absl::IsPermissionDenied(
       registry_.Drop(kName, ClientOf(3, "1001")).status()));
-  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), Saved{"id"});
+  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), Saved{7});
   EXPECT_NE(Must(registry_.Drop(kName, b_)), nullptr);
   EXPECT_TRUE(absl::IsNotFound(registry_.Drop(kName, b_).status()));
   Put(kName, a_);
@@ -318,8 +318,8 @@ TEST_F(KeeperRegistry, WhatMayBeRemovedFromTheStoreIsKeptAndInDoubt) {
   EXPECT_TRUE(registry_.Find(kName)->survives_restart);
   registry_.Doubt(kName);
   EXPECT_FALSE(registry_.Find(kName)->survives_restart);
-  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), (Saved{"id", true}));
-  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), (Saved{"id", true}));
+  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), (Saved{7, true}));
+  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), (Saved{7, true}));
   registry_.Doubt("another");
 }
 
@@ -347,16 +347,16 @@ TEST_F(KeeperRegistry, CountsWhoAttachedThisContentOnly) {
 
 TEST_F(KeeperRegistry, WhatIsRestoredIsAsItWasButForTheLock) {
   Must(registry_.Restore("w", platform::UserId("5"), 11, kNow, false,
-                         Contents(2), {"x"}));
+                         Contents(2), {1}));
   Must(registry_.Restore("s", platform::UserId("5"), 12, kNow, true,
-                         Contents(2), {"y"}));
+                         Contents(2), {2}));
   EXPECT_TRUE(absl::IsAlreadyExists(registry_.Restore(
-      "s", platform::UserId("6"), 1, kNow, true, Contents(1), {"z"})));
+      "s", platform::UserId("6"), 1, kNow, true, Contents(1), {3})));
   EXPECT_EQ(StateOf("w"), KeptState::kWritable);
   EXPECT_EQ(StateOf("s"), KeptState::kSealed);
   EXPECT_TRUE(registry_.Find("s")->survives_restart);
   EXPECT_EQ(registry_.Find("s")->since, kNow);
-  EXPECT_EQ(Must(registry_.CheckDrop("s", ClientOf(1, "5"))), Saved{"y"});
+  EXPECT_EQ(Must(registry_.CheckDrop("s", ClientOf(1, "5"))), Saved{2});
   // No session of this keeper is one of the keeper before.
   EXPECT_FALSE(Must(AttachOrCreate(a_)).step == Registry::Step::kWait);
 }
@@ -408,7 +408,7 @@ class KeeperReplace : public KeeperRegistry {
     return registry_.CommitReplace(
         request, client,
         std::make_shared<const Content>(Content{*request.ticket, {}}),
-        {"id-" + std::to_string(request.ticket->id.number)}, kNow);
+        {request.ticket->id.number}, kNow);
   }
   std::uint64_t Kept() {
     return Must(registry_.Attach(kName, 0, false)).content->ticket.id.number;
@@ -421,7 +421,7 @@ TEST_F(KeeperReplace, PutsUnderAFreeNameAndThenInPlaceOfWhatIsThere) {
   EXPECT_EQ(StateOf(kName), KeptState::kSealed);
   const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);
   EXPECT_EQ(Must(Replace(second, b_))->ticket.id.number, 1u);
-  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-1"}});
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{Saved{1}});
   EXPECT_EQ(Kept(), 2u);
   EXPECT_EQ(StateOf(kName), KeptState::kSealed);
   EXPECT_EQ(registry_.Find(kName)->chunks, 2u);
@@ -433,10 +433,10 @@ TEST_F(KeeperReplace, WhatItReplacedIsRememberedUntilTheStoreHasRemovedIt) {
   Must(Replace(ReplaceOf(std::nullopt), a_));
   Must(Replace(ReplaceOf(ReplaceOf({}).ticket->id, 1, 2), a_));
   Must(Replace(ReplaceOf(ReplaceOf({}, 1, 2).ticket->id, 1, 3), a_));
-  const std::vector<Saved> both = {{"id-1"}, {"id-2"}};
+  const std::vector<Saved> both = {Saved{1}, Saved{2}};
   EXPECT_EQ(registry_.ReplacedBy(kName), both);
   registry_.ForgetReplaced(kName);
-  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-2"}});
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{Saved{2}});
   registry_.ForgetReplaced(kName);
   registry_.ForgetReplaced(kName);
   EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
@@ -447,13 +447,13 @@ TEST_F(KeeperReplace, WhatItReplacedIsRememberedUntilTheStoreHasRemovedIt) {
 TEST_F(KeeperReplace, OfWhatCouldNotBeStoredTheOneBeforeIsReplacedInTheStore) {
   Must(Replace(ReplaceOf(std::nullopt), a_));
   const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 1, 2);
-  EXPECT_EQ(Must(registry_.CheckReplace(second, a_)), Saved{"id-1"});
+  EXPECT_EQ(Must(registry_.CheckReplace(second, a_)), Saved{1});
   Must(registry_.BeginReplace(second, a_));
   Must(registry_.CommitReplace(
       second, a_, std::make_shared<const Content>(Content{*second.ticket, {}}),
       {}, kNow));
   const Request third = ReplaceOf(second.ticket->id, 1, 3);
-  EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{"id-1"});
+  EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{1});
   registry_.ForgetReplaced(kName);  // It was removed after all.
   EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{});
 }
@@ -461,7 +461,7 @@ TEST_F(KeeperReplace, OfWhatCouldNotBeStoredTheOneBeforeIsReplacedInTheStore) {
 TEST_F(KeeperReplace, OfMemoryThatReplacesItselfNothingIsRemoved) {
   Must(Replace(ReplaceOf(std::nullopt), a_));
   const Request itself = ReplaceOf(ReplaceOf({}).ticket->id);
-  EXPECT_EQ(Must(registry_.CheckReplace(itself, a_)), Saved{"id-1"});
+  EXPECT_EQ(Must(registry_.CheckReplace(itself, a_)), Saved{1});
   Must(Replace(itself, a_));
   EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
   // Also where what came between could not be stored.
@@ -470,7 +470,7 @@ TEST_F(KeeperReplace, OfMemoryThatReplacesItselfNothingIsRemoved) {
   Must(registry_.CommitReplace(
       second, a_, std::make_shared<const Content>(Content{*second.ticket, {}}),
       {}, kNow));
-  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-1"}});
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{Saved{1}});
   Must(Replace(ReplaceOf(second.ticket->id), a_));
   EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
   EXPECT_TRUE(registry_.Find(kName)->survives_restart);

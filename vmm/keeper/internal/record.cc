@@ -147,7 +147,7 @@ absl::StatusOr<StoredName> ParseStoredName(absl::string_view name) {
   absl::string_view left = name;
   std::uint64_t id = 0;
   if (absl::ConsumePrefix(&left, kPrefix) && left.size() > kIdDigits + 2 &&
-      absl::SimpleHexAtoi(left.substr(0, kIdDigits), &id) &&
+      absl::SimpleHexAtoi(left.substr(0, kIdDigits), &id) && id != 0 &&
       left[kIdDigits] == '-' &&
       absl::SimpleAtoi(left.substr(kIdDigits + 2), &parsed.number)) {
     parsed.id = id;

@@ -19,7 +19,7 @@ namespace vmm::keeper {
 inline constexpr std::size_t kRecordBytes = 568;
 
 struct Record {
-  std::uint64_t id = 0;        // Of the entry: its handles are stored under it.
+  std::uint64_t id = 0;  // Of the entry, above 0: its handles have it too.
   std::uint32_t revision = 0;  // The highest one counts.
   bool sealed = false;
   std::string name;

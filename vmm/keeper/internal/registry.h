@@ -68,11 +68,11 @@ struct Content {
 
 // What the store (store.h) calls an entry.
 struct Saved {
-  std::string id;  // Empty: nothing of it is stored.
+  std::uint64_t id = 0;  // 0: nothing of it is stored.
   // The store has said neither that it has it nor that it has not: it does not
   // count as stored, and has to be removed all the same.
   bool in_doubt = false;
-  bool survives() const { return !id.empty() && !in_doubt; }
+  bool survives() const { return id != 0 && !in_doubt; }
   friend bool operator==(const Saved&, const Saved&) = default;
 };
 

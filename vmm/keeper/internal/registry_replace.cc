@@ -31,7 +31,7 @@ absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
         ": attach what is there now, and begin again from that"));
   }
   // Where it could not be stored, what it replaced is there still.
-  if (entry.saved.id.empty() && !entry.replaced.empty()) {
+  if (entry.saved.id == 0 && !entry.replaced.empty()) {
     return entry.replaced.back();
   }
   return entry.saved;
@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   std::shared_ptr<const Content> old = std::move(entry.content);
   if (old != nullptr) CountLeaving(entry, old);
   std::vector<Saved> replaced = std::move(entry.replaced);
-  if (!entry.saved.id.empty()) replaced.push_back(std::move(entry.saved));
+  if (entry.saved.id != 0) replaced.push_back(entry.saved);
   // Memory that replaces itself is what the store has already.
   std::erase_if(replaced, [&](const Saved& one) { return one.id == saved.id; });
   entry = std::move(arriving->second);

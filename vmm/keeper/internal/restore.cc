@@ -119,7 +119,6 @@ std::vector<Store::Restored> Store::Restore(
   };
   std::vector<Restored> whole;
   for (auto& [id, found] : by_id) {
-    const std::string key = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
     const std::vector<platform::FileNumber> files = found.Files();
     absl::StatusOr<Record> record = LatestRecord(id, found);
     absl::StatusOr<Content> content =
@@ -131,9 +130,9 @@ std::vector<Store::Restored> Store::Restore(
       Saved saved;
       // Without a service manager it is served, and not there the next time.
       if (manager_.has_value()) {
-        saved.id = key;
-        entries_[key] = {*record, content->handles.size(), record->revision,
-                         record->revision, files};
+        saved.id = id;
+        entries_[id] = {*record, content->handles.size(), record->revision,
+                        record->revision, files};
       }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),
@@ -154,15 +153,15 @@ std::vector<Store::Restored> Store::Restore(
       left += copies.size();
       if (!is_whole) continue;
       // It goes with the entry: or it would be that, once the later one has gone.
-      entries_[key].older.push_back(revision);
-      entries_[key].older_count += copies.size();
+      entries_[id].older.push_back(revision);
+      entries_[id].older_count += copies.size();
     }
     for (const auto& [chunk, copies] : found.handles) {
       if (of_newer || is_whole) continue;
       if (!forget(NameOfHandle(id, chunk))) left += copies.size();
     }
     stored_ += left;
-    if (left > 0 && !is_whole) entries_[key] = Unnamed(files);
+    if (left > 0 && !is_whole) entries_[id] = Unnamed(files);
   }
   RemoveReplaced(whole, log);
   return whole;

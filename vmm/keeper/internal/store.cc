@@ -23,11 +23,7 @@ absl::StatusOr<std::uint64_t> RandomId() {
   RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(bytes)));
   std::uint64_t id = 0;
   for (std::uint8_t byte : bytes) id = id << 8 | byte;
-  return id;
-}
-
-std::string KeyOf(std::uint64_t id) {
-  return absl::StrCat(absl::Hex(id, absl::kZeroPad16));
+  return std::max(id, std::uint64_t{1});  // 0 is the id of none.
 }
 
 }  // namespace
@@ -205,14 +201,13 @@ Saved Store::Save(const std::string& name, const Client& client,
     if (removed.ok() || sent == 0) return {};
   }
   stored_ += sent;
-  const std::string key = KeyOf(*id);
   if (sent < needed) {
     // Without a record it is half an entry, which nobody is told of.
-    entries_[key] = Unnamed(entry.files);
+    entries_[*id] = Unnamed(entry.files);
     return {};
   }
-  entries_[key] = entry;
-  return {key, !stored.ok()};
+  entries_[*id] = entry;
+  return {*id, !stored.ok()};
 }
 
 absl::Status Store::Seal(const Saved& saved) {

@@ -43,7 +43,7 @@ std::vector<platform::FileNumber> FilesOf(const Content& content);
 // Thread-compatible.
 class Store {
  public:
-  // Without a service manager nothing survives a restart; `why_not` says so.
+  // Without a service manager nothing survives a restart; note() says so.
   explicit Store(absl::StatusOr<platform::ServiceManager> manager);
 
   // Why nothing survives a restart; empty when it does.
@@ -124,8 +124,8 @@ class Store {
 
   std::optional<platform::ServiceManager> manager_;
   std::string note_;
-  std::map<std::string, Entry> entries_;  // By Saved::id.
-  std::uint64_t stored_ = 0;              // Descriptors in the store.
+  std::map<std::uint64_t, Entry> entries_;  // By Saved::id.
+  std::uint64_t stored_ = 0;                // Descriptors in the store.
 };
 
 }  // namespace vmm::keeper
