@@ -117,10 +117,7 @@ vmmshare_status vmmshare_memory_neighbours(const vmmshare_memory* memory,
           vmm::Neighbours(adopted->memory.shareable().device().driver(),
                           *adopted->memory.block()));
       for (const vmm::AddressSpan& each : found) {
-        Json one = Json::array();
-        one.push_back(each.base);
-        one.push_back(each.size);
-        list.push_back(std::move(one));
+        list.push_back(Json::array({each.base, each.size}));
       }
     }
     *json = new vmmshare_text{JsonText(list)};

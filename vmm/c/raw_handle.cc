@@ -105,8 +105,6 @@ vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
     RETURN_IF_ERROR(Check(device));
     RETURN_IF_ERROR(CheckGiven(handles, "handles"));
     RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_ON_HOST, "flags"));
-    ASSIGN_OR_RETURN(const vmm::c::Placing placing,
-                     vmm::c::PlacingOf(0, flags, numa_node, nullptr, 0));
     ASSIGN_OR_RETURN(const vmm::ImportOptions import,
                      vmm::c::ImportOptionsOf(options));
     std::vector<vmm::RawHandle> chunks;
@@ -114,10 +112,9 @@ vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
       ASSIGN_OR_RETURN(vmm::RawHandle chunk, Borrow(handles[i]));
       chunks.push_back(std::move(chunk));
     }
-    const vmm::Location where =
-        placing.host_numa_node.has_value()
-            ? vmm::Location::HostNuma(*placing.host_numa_node)
-            : vmm::Location::On(device->device);
+    const vmm::Location where = (flags & VMMSHARE_ON_HOST) != 0
+                                    ? vmm::Location::HostNuma(numa_node)
+                                    : vmm::Location::On(device->device);
     return Make(memory, vmm::ImportRaw(device->device, where, std::move(chunks),
                                        import));
   });
