@@ -30,9 +30,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "platform/os/process.h"
+#include "vmm/keeper/internal/content.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/keeper/keeper.h"
-#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm::keeper {
@@ -58,12 +58,6 @@ struct Limits {
   std::uint64_t user_names = 0;
   std::uint64_t user_bytes = 0;
   std::uint64_t user_handles = 0;
-};
-
-// What is kept. Never changes; whoever sends it holds it.
-struct Content {
-  Ticket ticket;
-  std::vector<ExportedHandle> handles;
 };
 
 // What the store (store.h) calls an entry.

@@ -31,15 +31,6 @@
 
 namespace vmm::keeper {
 
-// OK when `handle` can be chunk `index` of what `ticket` describes: the checks
-// of an import that need no driver. `ticket` must be of this machine and of a
-// kind that this system has.
-absl::Status CheckTicketIsOfHere(const Ticket& ticket);
-absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
-                         const ExportedHandle& handle);
-// Of its handles, where the service manager would store one of two once.
-std::vector<platform::FileNumber> FilesOf(const Content& content);
-
 // Thread-compatible.
 class Store {
  public:

@@ -1,0 +1,30 @@
+// What is kept under a name, and what of it can be checked without a driver; internal
+// to vmm/.
+#ifndef VMMSHARE_VMM_KEEPER_INTERNAL_CONTENT_H_
+#define VMMSHARE_VMM_KEEPER_INTERNAL_CONTENT_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "vmm/memory/internal/exporter.h"
+#include "vmm/share/ticket.h"
+
+namespace vmm::keeper {
+
+// What is kept. Never changes; whoever sends it holds it.
+struct Content {
+  Ticket ticket;
+  std::vector<ExportedHandle> handles;
+};
+
+// OK when `handle` can be chunk `index` of what `ticket` describes: the checks
+// of an import that need no driver. `ticket` must be of this machine and of a
+// kind that this system has.
+absl::Status CheckTicketIsOfHere(const Ticket& ticket);
+absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
+                         const ExportedHandle& handle);
+
+}  // namespace vmm::keeper
+
+#endif  // VMMSHARE_VMM_KEEPER_INTERNAL_CONTENT_H_
