@@ -144,6 +144,8 @@ class Server {
                          const Registry::Found& found);
   // Ok, or the error.
   absl::Status Answer(Session& session, const absl::Status& outcome);
+  // Answers `why`, and returns it: with that the session ends.
+  absl::Status Refuse(Session& session, const absl::Status& why);
 
   // Calls `attempt`, with mutex_ held, until it returns true or an error, after
   // every change; `outcome` is OK or that error, or a DEADLINE_EXCEEDED that

@@ -22,8 +22,7 @@ absl::Status Server::ServeAll(Session& session) {
                      session.channel.Receive(deadline, &stop()));
     // Before it is looked at: who has the socket may be anybody's process.
     if (absl::Status may = CheckSpeaker(session); !may.ok()) {
-      Answer(session, may).IgnoreError();
-      return may;
+      return Refuse(session, may);
     }
     if (message.type == kGoodbye && message.payload.empty()) {
       session.said_goodbye = true;
@@ -37,11 +36,8 @@ absl::Status Server::ServeAll(Session& session) {
       continue;
     }
     absl::StatusOr<Request> request = DecodeRequest(message);
-    if (!request.ok()) {
-      // What follows of a peer that breaks the protocol cannot be told.
-      Answer(session, request.status()).IgnoreError();
-      return request.status();
-    }
+    // What follows of a peer that breaks the protocol cannot be told.
+    if (!request.ok()) return Refuse(session, request.status());
     absl::Status served = ServeRequest(session, *request);
     if (session.gave_up) {
       GiveUp(session);
@@ -70,11 +66,9 @@ absl::Status Server::CheckSpeaker(const Session& session) {
 absl::Status Server::ServeRequest(Session& session, const Request& request) {
   const Client& client = session.client;
   if (MayGainLock(request.type) && session.channel.peer().pid != client.pid) {
-    const absl::Status refused = absl::FailedPreconditionError(
-        absl::StrCat("the connection is that of process ", client.pid,
-                     ", and locks are a process's: connect anew"));
-    Answer(session, refused).IgnoreError();
-    return refused;
+    return Refuse(session, absl::FailedPreconditionError(absl::StrCat(
+                               "the connection is that of process ", client.pid,
+                               ", and locks are a process's: connect anew")));
   }
   if (MayGainLock(request.type) && !session.watch.has_value()) {
     absl::StatusOr<platform::PeerWatch> watch = platform::PeerWatch::Receive(
@@ -83,10 +77,7 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
     if (watch.ok()) {
       if (absl::Status may = CheckSpeaker(session); !may.ok()) watch = may;
     }
-    if (!watch.ok()) {
-      Answer(session, watch.status()).IgnoreError();
-      return watch.status();
-    }
+    if (!watch.ok()) return Refuse(session, watch.status());
     session.watch = *std::move(watch);
     session.client.identity = session.watch->ProcessIdentity();
   }
@@ -118,6 +109,11 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
     if (outcome.ok()) NotifyWaiters();
   }
   return Answer(session, outcome);
+}
+
+absl::Status Server::Refuse(Session& session, const absl::Status& why) {
+  Answer(session, why).IgnoreError();
+  return why;
 }
 
 absl::Status Server::Answer(Session& session, const absl::Status& outcome) {
