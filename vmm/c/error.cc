@@ -158,40 +158,27 @@ std::int32_t vmmshare_c_version(void) { return VMMSHARE_C_VERSION; }
 const char* vmmshare_version(void) { return VMMSHARE_VERSION; }
 
 const char* vmmshare_status_name(vmmshare_status status) {
-  switch (status) {
-    case VMMSHARE_OK:
-      return "OK";
-    case VMMSHARE_CANCELLED:
-      return "CANCELLED";
-    case VMMSHARE_INVALID_ARGUMENT:
-      return "INVALID_ARGUMENT";
-    case VMMSHARE_DEADLINE_EXCEEDED:
-      return "DEADLINE_EXCEEDED";
-    case VMMSHARE_NOT_FOUND:
-      return "NOT_FOUND";
-    case VMMSHARE_ALREADY_EXISTS:
-      return "ALREADY_EXISTS";
-    case VMMSHARE_PERMISSION_DENIED:
-      return "PERMISSION_DENIED";
-    case VMMSHARE_RESOURCE_EXHAUSTED:
-      return "RESOURCE_EXHAUSTED";
-    case VMMSHARE_FAILED_PRECONDITION:
-      return "FAILED_PRECONDITION";
-    case VMMSHARE_ABORTED:
-      return "ABORTED";
-    case VMMSHARE_OUT_OF_RANGE:
-      return "OUT_OF_RANGE";
-    case VMMSHARE_UNIMPLEMENTED:
-      return "UNIMPLEMENTED";
-    case VMMSHARE_INTERNAL:
-      return "INTERNAL";
-    case VMMSHARE_UNAVAILABLE:
-      return "UNAVAILABLE";
-    case VMMSHARE_DATA_LOSS:
-      return "DATA_LOSS";
-    default:
-      return "UNKNOWN";
+  static constexpr std::pair<vmmshare_status, const char*> kNames[] = {
+      {VMMSHARE_OK, "OK"},
+      {VMMSHARE_CANCELLED, "CANCELLED"},
+      {VMMSHARE_INVALID_ARGUMENT, "INVALID_ARGUMENT"},
+      {VMMSHARE_DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"},
+      {VMMSHARE_NOT_FOUND, "NOT_FOUND"},
+      {VMMSHARE_ALREADY_EXISTS, "ALREADY_EXISTS"},
+      {VMMSHARE_PERMISSION_DENIED, "PERMISSION_DENIED"},
+      {VMMSHARE_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED"},
+      {VMMSHARE_FAILED_PRECONDITION, "FAILED_PRECONDITION"},
+      {VMMSHARE_ABORTED, "ABORTED"},
+      {VMMSHARE_OUT_OF_RANGE, "OUT_OF_RANGE"},
+      {VMMSHARE_UNIMPLEMENTED, "UNIMPLEMENTED"},
+      {VMMSHARE_INTERNAL, "INTERNAL"},
+      {VMMSHARE_UNAVAILABLE, "UNAVAILABLE"},
+      {VMMSHARE_DATA_LOSS, "DATA_LOSS"},
+  };
+  for (const auto& [each, name] : kNames) {
+    if (each == status) return name;
   }
+  return "UNKNOWN";
 }
 
 vmmshare_status vmmshare_error_status(const vmmshare_error* error) {

@@ -1,57 +1,44 @@
 #include "vmm/c/internal/handle.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace vmm::c {
 
+namespace {
+
+constexpr std::pair<HandleType, absl::string_view> kNames[] = {
+    {HandleType::kDriver, "vmmshare_driver"},
+    {HandleType::kDevice, "vmmshare_device"},
+    {HandleType::kMemory, "vmmshare_memory"},
+    {HandleType::kServer, "vmmshare_server"},
+    {HandleType::kShare, "vmmshare_share"},
+    {HandleType::kChannel, "vmmshare_channel"},
+    {HandleType::kPool, "vmmshare_pool"},
+    {HandleType::kImportedPool, "vmmshare_imported_pool"},
+    {HandleType::kBlock, "vmmshare_block"},
+    {HandleType::kFencePool, "vmmshare_fence_pool"},
+    {HandleType::kFence, "vmmshare_fence"},
+    {HandleType::kKeeper, "vmmshare_keeper"},
+    {HandleType::kRingHome, "vmmshare_ring_home"},
+    {HandleType::kRing, "vmmshare_ring"},
+    {HandleType::kRestorable, "vmmshare_restorable"},
+    {HandleType::kRegion, "vmmshare_region"},
+    {HandleType::kFenceArray, "vmmshare_fence_array"},
+    {HandleType::kWeightsLayout, "vmmshare_weights_layout"},
+    {HandleType::kWeightsWriter, "vmmshare_weights_writer"},
+    {HandleType::kWeights, "vmmshare_weights"},
+    {HandleType::kSafetensors, "vmmshare_safetensors"},
+    {HandleType::kFetched, "vmmshare_fetched"},
+    {HandleType::kSymmetric, "vmmshare_symmetric"},
+};
+
+}  // namespace
+
 absl::string_view NameOf(HandleType type) {
-  switch (type) {
-    case HandleType::kDriver:
-      return "vmmshare_driver";
-    case HandleType::kDevice:
-      return "vmmshare_device";
-    case HandleType::kMemory:
-      return "vmmshare_memory";
-    case HandleType::kServer:
-      return "vmmshare_server";
-    case HandleType::kShare:
-      return "vmmshare_share";
-    case HandleType::kChannel:
-      return "vmmshare_channel";
-    case HandleType::kPool:
-      return "vmmshare_pool";
-    case HandleType::kImportedPool:
-      return "vmmshare_imported_pool";
-    case HandleType::kBlock:
-      return "vmmshare_block";
-    case HandleType::kFencePool:
-      return "vmmshare_fence_pool";
-    case HandleType::kFence:
-      return "vmmshare_fence";
-    case HandleType::kKeeper:
-      return "vmmshare_keeper";
-    case HandleType::kRingHome:
-      return "vmmshare_ring_home";
-    case HandleType::kRing:
-      return "vmmshare_ring";
-    case HandleType::kRestorable:
-      return "vmmshare_restorable";
-    case HandleType::kRegion:
-      return "vmmshare_region";
-    case HandleType::kFenceArray:
-      return "vmmshare_fence_array";
-    case HandleType::kWeightsLayout:
-      return "vmmshare_weights_layout";
-    case HandleType::kWeightsWriter:
-      return "vmmshare_weights_writer";
-    case HandleType::kWeights:
-      return "vmmshare_weights";
-    case HandleType::kSafetensors:
-      return "vmmshare_safetensors";
-    case HandleType::kFetched:
-      return "vmmshare_fetched";
-    case HandleType::kSymmetric:
-      return "vmmshare_symmetric";
+  for (const auto& [each, name] : kNames) {
+    if (each == type) return name;
   }
   return "handle";
 }
