@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"

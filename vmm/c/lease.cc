@@ -2,7 +2,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"

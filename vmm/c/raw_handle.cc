@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"

@@ -32,8 +32,6 @@ struct vmmshare_region : vmm::c::Handle<vmm::c::HandleType::kRegion> {
 
 namespace {
 
-constexpr std::size_t kStatisticsBytes = 40;
-
 // The regions from which the hooks of PyTorch take memory, or took some that is
 // not free yet.
 class TorchRegions {
@@ -171,9 +169,9 @@ vmmshare_status vmmshare_region_get_statistics(
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
-    ASSIGN_OR_RETURN(vmmshare_region_statistics out,
-                     vmm::c::ReadOptions(statistics, kStatisticsBytes,
-                                         "vmmshare_region_statistics"));
+    ASSIGN_OR_RETURN(
+        vmmshare_region_statistics out,
+        vmm::c::ReadOptions(statistics, 40, "vmmshare_region_statistics"));
     RETURN_IF_ERROR(Check(region));
     const vmm::RestorableRegionStatistics now = region->region->statistics();
     out.struct_size = statistics->struct_size;

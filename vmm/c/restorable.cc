@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -63,8 +62,6 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
 namespace {
 
 using Any = vmmshare_restorable::Any;
-
-constexpr std::size_t kRestoreBytes = 40;
 
 // Runs `body` on the memory in the turn of `call`, its name for the message: those
 // that release and restore one memory come one after the other.
@@ -231,9 +228,9 @@ vmmshare_status vmmshare_restorable_restore(
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(restorable));
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
-    ASSIGN_OR_RETURN(const vmmshare_restore_options given,
-                     vmm::c::ReadOptions(options, kRestoreBytes,
-                                         "vmmshare_restore_options"));
+    ASSIGN_OR_RETURN(
+        const vmmshare_restore_options given,
+        vmm::c::ReadOptions(options, 40, "vmmshare_restore_options"));
     ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
     const auto restore = [&](Any& memory) -> absl::Status {
       if (auto* own = std::get_if<RestorableAllocation>(&memory)) {

@@ -42,13 +42,10 @@ struct vmmshare_ring : vmm::c::Handle<vmm::c::HandleType::kRing> {
 
 namespace {
 
-constexpr std::size_t kBufferBytes = 40;
-
 absl::StatusOr<vmm::RingBuffer> BufferOf(const vmmshare_ring_buffer* buffer) {
   RETURN_IF_ERROR(CheckGiven(buffer, "buffer"));
-  ASSIGN_OR_RETURN(
-      const vmmshare_ring_buffer given,
-      vmm::c::ReadOptions(buffer, kBufferBytes, "vmmshare_ring_buffer"));
+  ASSIGN_OR_RETURN(const vmmshare_ring_buffer given,
+                   vmm::c::ReadOptions(buffer, 40, "vmmshare_ring_buffer"));
   return vmm::RingBuffer{given.address, given.size, given.tag, given.number};
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fabric/exchange.h"
@@ -29,8 +28,6 @@ struct vmmshare_symmetric : vmm::c::Handle<vmm::c::HandleType::kSymmetric> {
 
 namespace {
 
-constexpr std::size_t kExchangeBytes = 64;
-constexpr std::size_t kOptionsBytes = 24;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 24;
 
 // VMMSHARE_FOREVER for one that never passes.
@@ -98,9 +95,8 @@ vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
 absl::StatusOr<vmm::fabric::ExchangeCallbacks> ReadExchange(
     const vmmshare_exchange* exchange) {
   RETURN_IF_ERROR(CheckGiven(exchange, "exchange"));
-  ASSIGN_OR_RETURN(
-      const vmmshare_exchange given,
-      vmm::c::ReadOptions(exchange, kExchangeBytes, "vmmshare_exchange"));
+  ASSIGN_OR_RETURN(const vmmshare_exchange given,
+                   vmm::c::ReadOptions(exchange, 64, "vmmshare_exchange"));
   if (given.put == nullptr || given.fence == nullptr || given.get == nullptr) {
     return absl::InvalidArgumentError(
         "put, fence or get of the exchange is NULL. Give all three.");
@@ -132,9 +128,9 @@ vmmshare_status vmmshare_symmetric_create(
     vmmshare_symmetric** symmetric, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(symmetric, "symmetric"));
-    ASSIGN_OR_RETURN(const vmmshare_symmetric_options given,
-                     vmm::c::ReadOptions(options, kOptionsBytes,
-                                         "vmmshare_symmetric_options"));
+    ASSIGN_OR_RETURN(
+        const vmmshare_symmetric_options given,
+        vmm::c::ReadOptions(options, 24, "vmmshare_symmetric_options"));
     RETURN_IF_ERROR(vmm::c::CheckBits(given.flags, 0, "flags"));
     if (given.size > vmm::job::SymmetricHeap::kMaxSize) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -31,13 +31,10 @@ struct vmmshare_weights_writer
 
 namespace {
 
-constexpr std::size_t kReadOptionsBytes = 32;
-
 absl::StatusOr<vmm::TensorSetWriter::ReadFilesOptions> ReadFilesOptionsOf(
     const vmmshare_read_options* options) {
-  ASSIGN_OR_RETURN(
-      const vmmshare_read_options given,
-      vmm::c::ReadOptions(options, kReadOptionsBytes, "vmmshare_read_options"));
+  ASSIGN_OR_RETURN(const vmmshare_read_options given,
+                   vmm::c::ReadOptions(options, 32, "vmmshare_read_options"));
   RETURN_IF_ERROR(CheckBits(given.reserved, 0, "reserved"));
   vmm::TensorSetWriter::ReadFilesOptions made;
   made.threads = given.threads;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"

@@ -1,7 +1,6 @@
 // The bytes of a manifest.
 #include "vmm/weights/manifest.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // What a manifest may say: sums are made so that no value of a peer's overflows.
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

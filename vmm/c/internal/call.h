@@ -10,7 +10,6 @@
 #include <new>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +16,6 @@
 #include "vmm/c/memory.h"
 #include "vmm/c/pool.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/pool/pool.h"

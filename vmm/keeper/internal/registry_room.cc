@@ -1,5 +1,4 @@
 // Whether there is room for more: see registry.h.
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "vmm/keeper/internal/registry.h"

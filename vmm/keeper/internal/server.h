@@ -6,14 +6,11 @@
 #define VMMSHARE_VMM_KEEPER_INTERNAL_SERVER_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
