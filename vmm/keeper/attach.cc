@@ -118,35 +118,41 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
                   .size = size},
                  deadline, /*looks_once=*/false);
   if (!answer.ok()) return About(answer.status(), name);
-  AttachedOrCreated result;
-  if (answer->type != keeper::kCreate) {
-    absl::StatusOr<keeper::Attached> attached =
-        ReadAttached(*channel_, *answer, options.import);
-    if (!attached.ok()) return About(attached.status(), name);
-    bool is_new_lock = false;
-    if (attached->taken_over) {
-      result.outcome = KeptMemoryFrom::kTakenOver;
-      is_new_lock = locked_.insert(std::string(name)).second;
-    }
-    bool in_step = true;
-    absl::StatusOr<ImportedAllocation> imported = ReceiveKept(
-        *channel_, driver,
-        attached->taken_over ? ForWriting(options.import) : options.import,
-        size, deadline, &in_step);
-    // Nothing of it is mapped; of what was locked before something may be.
-    if (is_new_lock && !in_step) locked_.erase(std::string(name));
-    EndExchange(in_step, protocol::kRefused);
-    if (!imported.ok()) {
-      // The next one may be able to.
-      if (attached->taken_over) Unlock(name, deadline).IgnoreError();
-      return About(imported.status(), name);
-    }
-    result.attached = *std::move(imported);
-    return result;
+  if (answer->type == keeper::kCreate) {
+    if (!answer->payload.empty()) return keeper::Broken(*channel_, *answer);
+    return CreateReserved(name, size, create, deadline);
   }
-  if (!answer->payload.empty()) return keeper::Broken(*channel_, *answer);
+  absl::StatusOr<keeper::Attached> attached =
+      ReadAttached(*channel_, *answer, options.import);
+  if (!attached.ok()) return About(attached.status(), name);
+  AttachedOrCreated result;
+  bool is_new_lock = false;
+  if (attached->taken_over) {
+    result.outcome = KeptMemoryFrom::kTakenOver;
+    is_new_lock = locked_.insert(std::string(name)).second;
+  }
+  bool in_step = true;
+  absl::StatusOr<ImportedAllocation> imported = ReceiveKept(
+      *channel_, driver,
+      attached->taken_over ? ForWriting(options.import) : options.import, size,
+      deadline, &in_step);
+  // Nothing of it is mapped; of what was locked before something may be.
+  if (is_new_lock && !in_step) locked_.erase(std::string(name));
+  EndExchange(in_step, protocol::kRefused);
+  if (!imported.ok()) {
+    // The next one may be able to.
+    if (attached->taken_over) Unlock(name, deadline).IgnoreError();
+    return About(imported.status(), name);
+  }
+  result.attached = *std::move(imported);
+  return result;
+}
 
-  // Reserved: from here on somebody may wait for this process.
+absl::StatusOr<AttachedOrCreated> KeeperClient::CreateReserved(
+    absl::string_view name, std::uint64_t size,
+    const std::function<absl::StatusOr<Allocation>()>& create,
+    Deadline deadline) {
+  // From here on somebody may wait for this process.
   absl::Cleanup give_back = [&] {
     if (!is_open()) return;  // The reservation goes with it.
     try {
@@ -169,6 +175,7 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
   absl::Status put = Put(name, created->shareable(), deadline);
   if (!put.ok()) return put;
   std::move(give_back).Cancel();
+  AttachedOrCreated result;
   result.outcome = KeptMemoryFrom::kCreated;
   result.created = *std::move(created);
   return result;

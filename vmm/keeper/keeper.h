@@ -293,6 +293,12 @@ class KeeperClient {
                       Deadline deadline);
   // `request`, after which this connection has not the lock.
   absl::Status EndLock(const keeper::Request& request, Deadline deadline);
+  // Puts what `create` makes under the name that is reserved for this connection, or
+  // gives it back.
+  absl::StatusOr<AttachedOrCreated> CreateReserved(
+      absl::string_view name, std::uint64_t size,
+      const std::function<absl::StatusOr<Allocation>()>& create,
+      Deadline deadline);
   // After what followed an answer: keeper::BeginsExchange(). `last_word` as
   // below, where this side left it earlier.
   void EndExchange(bool in_step, std::uint16_t last_word);
