@@ -58,35 +58,25 @@ class Holder {
   MadeHere made_;
 };
 
-// Makes a handle by `call(&handle, &error)`, which is without the GIL: it may
-// neither raise nor ask a Holder.
+// Must() without the GIL: `call` may neither raise nor ask a Holder.
+template <typename Call>
+void MustWithoutGil(const Call& call) {
+  Must([&](vmmshare_error** error) {
+    const WithoutGil released;
+    return call(error);
+  });
+}
+
+// Makes a handle by `call(&handle, &error)`, as MustWithoutGil() calls it.
 template <typename T, typename Close, typename Call>
 std::shared_ptr<T> MakeClosedBy(Close close, const Call& call) {
   T* made = nullptr;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = call(&made, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil([&](vmmshare_error** error) { return call(&made, error); });
   return std::shared_ptr<T>(made, std::move(close));
 }
 template <typename T, typename Call>
 std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
   return MakeClosedBy<T>(close, call);
-}
-
-// Must() without the GIL: `call` may neither raise nor ask a Holder.
-template <typename Call>
-void MustWithoutGil(const Call& call) {
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = call(&error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
 }
 
 // A class that keeps more than its handle has a Close() of its own.

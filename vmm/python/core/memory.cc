@@ -111,13 +111,9 @@ Pairs Neighbours(const Allocation& self) {
 void CopyInto(const Allocation& self, std::uint64_t from,
               std::uint64_t nbytes) {
   const auto memory = self.handle.shared();
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_memory_write(memory.get(), 0, from, nbytes, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_memory_write(memory.get(), 0, from, nbytes, error);
+  });
 }
 
 // Whether the driver knows it.

@@ -52,14 +52,9 @@ void* StreamOf(std::intptr_t stream) {
 std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
                            std::uint64_t nbytes, void* on) {
   std::uint64_t address = 0;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status =
-        vmmshare_pool_allocate(pool.get(), nbytes, 0, on, &address, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_pool_allocate(pool.get(), nbytes, 0, on, &address, error);
+  });
   return address;
 }
 
@@ -176,13 +171,9 @@ bool ForgetStream(const Pool& self, std::intptr_t stream) {
 std::uint64_t Trim(const Pool& self, UInt64<"keep"> keep) {
   const auto pool = self.handle.shared();
   std::uint64_t freed = 0;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_pool_trim(pool.get(), keep, &freed, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_pool_trim(pool.get(), keep, &freed, error);
+  });
   return freed;
 }
 

@@ -25,13 +25,8 @@ Object<Region> Create(nb::handle device) {
 template <typename Call>
 void Do(const Region& self, const Call& call) {
   const auto region = self.handle.shared();
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = call(region.get(), &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil(
+      [&](vmmshare_error** error) { return call(region.get(), error); });
 }
 
 void Release(const Region& self, bool keep) {

@@ -199,13 +199,9 @@ Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
 std::optional<double> Recalled(const Restorable& self) {
   const auto memory = self.handle.shared();
   std::int64_t return_in_ns = 0;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_restorable_lease(memory.get(), &return_in_ns, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_restorable_lease(memory.get(), &return_in_ns, error);
+  });
   if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
   return static_cast<double>(return_in_ns) / 1e9;
 }

@@ -226,18 +226,17 @@ Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
 std::uint64_t Allocate(const Symmetric& self, UInt64<"nbytes"> nbytes,
                        UInt64<"alignment"> alignment) {
   std::uint64_t offset = 0;
-  vmmshare_error* error = nullptr;
-  const vmmshare_status status = vmmshare_symmetric_allocate(
-      self.handle.get(), nbytes, alignment, &offset, &error);
-  if (status != VMMSHARE_OK) Raise(status, error);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_symmetric_allocate(self.handle.get(), nbytes, alignment,
+                                       &offset, error);
+  });
   return offset;
 }
 
 void Free(const Symmetric& self, UInt64<"offset"> offset) {
-  vmmshare_error* error = nullptr;
-  const vmmshare_status status =
-      vmmshare_symmetric_free(self.handle.get(), offset, &error);
-  if (status != VMMSHARE_OK) Raise(status, error);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_symmetric_free(self.handle.get(), offset, error);
+  });
 }
 
 void CheckAgreed(const Symmetric& self, nb::handle exchange,
