@@ -37,8 +37,7 @@ Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
   const Located at =
       Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()),
              self.opened_for);
-  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
-                    self.readonly};
+  const Place place = PlaceOf(at.on_host, at.device, self.readonly);
   Layout layout = DenseLayout(shape, dtype, offset);
   auto storage = std::make_shared<WholeMemory>(self.handle.shared(), place);
   CheckWithin(layout, storage->size);

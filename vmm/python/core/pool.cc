@@ -96,8 +96,7 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
   // One handle for all: another thread may close the pool meanwhile.
   const auto pool = self.handle.shared();
   const std::uint64_t address = AllocateFrom(pool, size, StreamOf(stream));
-  const Place place{
-      {self.on_host ? kDLCPU : kDLCUDA, self.on_host ? 0 : self.device}, false};
+  const Place place = PlaceOf(self.on_host, self.device, false);
   return MakeArray(
       std::make_shared<PoolBlock>(pool, address, size, place, StreamOf(stream)),
       std::move(layout));

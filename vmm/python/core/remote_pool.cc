@@ -66,9 +66,7 @@ std::vector<std::shared_ptr<Storage>> RemotePool::Import(
   }
   for (const std::shared_ptr<Storage>& storage : storages) {
     const Located at = Where(storage->address);
-    storage->place = {
-        {at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
-        !writable_};
+    storage->place = PlaceOf(at.on_host, at.device, !writable_);
   }
   return storages;
 }

@@ -49,11 +49,10 @@ void CheckIsNotFilled(const Restorable& self) {
         "Call it after restore(), not in `fill`.");
 }
 
-Place PlaceOf(const vmmshare_restorable* memory, bool readonly) {
+Place PlaceOfMemory(const vmmshare_restorable* memory, bool readonly) {
   const Located at =
       Locate(DefaultDriver().get(), vmmshare_restorable_address(memory));
-  return {{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
-          readonly};
+  return PlaceOf(at.on_host, at.device, readonly);
 }
 
 Object<Restorable> Create(Server& server, nb::handle device,
@@ -66,7 +65,7 @@ Object<Restorable> Create(Server& server, nb::handle device,
                      return vmmshare_restorable_create(serves.get(), on.get(),
                                                        &options, out, error);
                    });
-  const Place place = PlaceOf(made.get(), false);
+  const Place place = PlaceOfMemory(made.get(), false);
   return Give(
       new Restorable{Holder<vmmshare_restorable>(std::move(made)), place});
 }
@@ -76,7 +75,7 @@ Object<Restorable> Open(const std::string& text, bool writable,
   auto memory = OpenByText<vmmshare_restorable>(
       DefaultDriver(), &vmmshare_restorable_close, &vmmshare_restorable_open,
       text, {writable, device}, timeout);
-  const Place place = PlaceOf(memory.get(), !writable);
+  const Place place = PlaceOfMemory(memory.get(), !writable);
   return Give(
       new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});
 }

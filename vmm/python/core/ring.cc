@@ -271,9 +271,8 @@ Object<Array> ArrayOf(const Ring& self, nb::handle item, nb::handle shape,
                       nb::handle dtype, UInt64<"offset"> offset) {
   const vmmshare_ring_buffer buffer = BufferOf(item);
   const Located at = Locate(self.driver.get(), buffer.address);
-  const Place place{{at.on_host ? kDLCPU : kDLCUDA,
-                     at.on_host ? 0 : self.device.value_or(at.device)},
-                    self.readonly};
+  const Place place =
+      PlaceOf(at.on_host, self.device.value_or(at.device), self.readonly);
   Layout layout = DenseLayout(shape, dtype, offset);
   CheckWithin(layout, buffer.size);
   return MakeArray(

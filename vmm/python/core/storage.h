@@ -22,6 +22,10 @@ struct Place {
   DLDevice device{kDLCPU, 0};
   bool readonly = false;
 };
+// On the host, or on the device of this ordinal.
+inline Place PlaceOf(bool on_host, int device, bool readonly) {
+  return {{on_host ? kDLCPU : kDLCUDA, on_host ? 0 : device}, readonly};
+}
 
 // A stream, and how many had been released when it was used.
 struct StreamUse {

@@ -71,9 +71,8 @@ std::shared_ptr<Storage> StorageOf(
     const std::shared_ptr<vmmshare_memory>& memory, bool readonly) {
   const Located at =
       Locate(driver.get(), vmmshare_memory_address(memory.get()));
-  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
-                    readonly};
-  return std::make_shared<WholeMemory>(memory, place);
+  return std::make_shared<WholeMemory>(
+      memory, PlaceOf(at.on_host, at.device, readonly));
 }
 
 void Begin(WeightsWriter* self, const Allocation& memory,
