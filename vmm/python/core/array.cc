@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/error.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
@@ -69,9 +70,8 @@ nb::dict CudaArrayInterface(const Array& array) {
             ? "__cuda_array_interface__: it is memory of the host"
             : "__cuda_array_interface__: it has no such dtype; use DLPack");
   }
-  void* const legacy = reinterpret_cast<void*>(std::intptr_t{1});
-  array.Order(legacy);
-  storage->UsedOn(legacy);
+  array.Order(LegacyStream());
+  storage->UsedOn(LegacyStream());
   nb::dict interface;
   interface["version"] = 3;
   interface["typestr"] = dtype.typestr;
@@ -164,25 +164,6 @@ const PoolBlock& CheckHasTicket(const Array& array) {
           "with.");
   }
   return *block;
-}
-
-void CheckIsStream(std::int64_t stream) {
-  constexpr std::int64_t kFirstPage = 4096;
-  if (stream >= 0 && (stream <= 2 || stream >= kFirstPage)) return;
-  throw nb::value_error(
-      ("stream " + std::to_string(stream) +
-       " is none: expected a CUstream's address as an int, or 0 or 1 for the "
-       "legacy default stream")
-          .c_str());
-}
-
-void CheckStream(std::int64_t stream) {
-  CheckIsStream(stream);
-  if (stream != 2) return;
-  throw nb::value_error(
-      "stream 2 is CUDA's per-thread default stream, another one on each "
-      "thread, so that memory cannot be given back after what is on it: pass a "
-      "stream of your own, or 1, the legacy default stream");
 }
 
 void Array::After(std::shared_ptr<vmmshare_fence> fence,
@@ -306,9 +287,7 @@ void DefineArray(nb::module_& module) {
       .def(
           "_use_on",
           [](const Array& a, std::intptr_t stream) {
-            CheckStream(stream);
-            // CUDA's name of the legacy default stream needs no context.
-            void* const on = reinterpret_cast<void*>(stream == 0 ? 1 : stream);
+            void* const on = NamedStream(OneStreamOf(stream));
             a.Order(on);
             a.storage()->UsedOn(on);
           },

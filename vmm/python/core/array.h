@@ -52,12 +52,6 @@ class Array {
   std::uint64_t fence_value_ = 0;
 };
 
-// ValueError for a number that can be no address of a stream, nor is one of
-// CUDA's names: a fence's value, say, where the stream was to come.
-void CheckIsStream(std::int64_t stream);
-// And for CUDA's name of a stream that is another one on each thread.
-void CheckStream(std::int64_t stream);
-
 // A new Python object.
 Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout);
 

@@ -6,6 +6,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/dlpack_abi.h"
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -71,7 +72,7 @@ nb::object Steal(PyObject* object) {
 }
 
 // The consumer's stream: null for the host, or where nothing is to be ordered.
-void* StreamOf(nb::handle stream, const DLDevice& device, bool* order) {
+void* ConsumersStream(nb::handle stream, const DLDevice& device, bool* order) {
   *order = true;
   if (device.device_type == kDLCPU) {
     if (!stream.is_none()) {
@@ -79,7 +80,7 @@ void* StreamOf(nb::handle stream, const DLDevice& device, bool* order) {
     }
     return nullptr;
   }
-  if (stream.is_none()) return reinterpret_cast<void*>(std::intptr_t{1});
+  if (stream.is_none()) return LegacyStream();
   const auto value = nb::cast<std::int64_t>(stream);
   if (value == 0) {
     throw nb::value_error(
@@ -90,8 +91,7 @@ void* StreamOf(nb::handle stream, const DLDevice& device, bool* order) {
     *order = false;
     return nullptr;
   }
-  CheckStream(value);
-  return reinterpret_cast<void*>(value);
+  return OneStreamOf(value);
 }
 
 // Has the consumer's stream wait for the contents, and the memory for the
@@ -99,7 +99,7 @@ void* StreamOf(nb::handle stream, const DLDevice& device, bool* order) {
 void Prepare(const Array& array, nb::handle stream) {
   const auto storage = array.storage();
   bool order = true;
-  void* const on = StreamOf(stream, storage->place.device, &order);
+  void* const on = ConsumersStream(stream, storage->place.device, &order);
   if (!order) return;
   array.Order(on);
   if (on != nullptr) storage->UsedOn(on);

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "vmm/python/core/array.h"
 #include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/path.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -47,12 +47,11 @@ void LoadDriver(Driver* self, const PathLike& file) {
 // What the driver refuses to answer is none: the call that puts something on the
 // stream says why.
 bool IsCaptured(std::intptr_t stream) {
-  CheckStream(stream);
+  void* const on = OneStreamOf(stream);
   const auto driver = DefaultDriver();
   std::int32_t is_captured = 0;
   const WithoutGil released;
-  vmmshare_stream_is_captured(driver.get(), reinterpret_cast<void*>(stream),
-                              &is_captured, nullptr);
+  vmmshare_stream_is_captured(driver.get(), on, &is_captured, nullptr);
   return is_captured == 1;
 }
 

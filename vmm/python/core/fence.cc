@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
@@ -23,11 +24,6 @@ struct FenceArray {
   std::shared_ptr<Storage> memory;
   Holder<vmmshare_fence_array> handle;
 };
-
-void* StreamOf(std::intptr_t stream) {
-  CheckIsStream(stream);
-  return reinterpret_cast<void*>(stream);
-}
 
 Object<Fence> MakeFence(std::shared_ptr<vmmshare_fence> handle,
                         std::shared_ptr<vmmshare_fence_pool> pool) {

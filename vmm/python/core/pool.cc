@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
@@ -43,10 +44,8 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
            on_host, vmmshare_device_ordinal(on.get())};
 }
 
-// CUDA's name of the legacy default stream, which needs no current context.
-void* StreamOf(std::intptr_t stream) {
-  CheckIsStream(stream);
-  return reinterpret_cast<void*>(stream == 0 ? std::intptr_t{1} : stream);
+void* NamedStreamOf(std::intptr_t stream) {
+  return NamedStream(StreamOf(stream));
 }
 
 std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
@@ -62,8 +61,8 @@ std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
 // it a pool that nobody else can close: Kept(). Who knows of no stream says the
 // default one.
 void* StreamOrAll(std::intptr_t stream) {
-  void* const on = StreamOf(stream);
-  return on == StreamOf(0) ? VMMSHARE_ALL_STREAMS : on;
+  void* const on = NamedStreamOf(stream);
+  return on == LegacyStream() ? VMMSHARE_ALL_STREAMS : on;
 }
 
 std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
@@ -75,7 +74,7 @@ void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
   const auto pool = self.handle.shared();
   void* const on = StreamOrAll(stream);
   // What is freed after all is so after the default stream's work.
-  PoolCloser::GoesBackAfter(pool, StreamUse::Now(StreamOf(stream)));
+  PoolCloser::GoesBackAfter(pool, StreamUse::Now(NamedStreamOf(stream)));
   Must([&](vmmshare_error** error) {
     return vmmshare_pool_free(pool.get(), address, on, error);
   });
@@ -95,11 +94,11 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
   const std::uint64_t size = bytes == 0 ? 1 : bytes;  // No block is empty.
   // One handle for all: another thread may close the pool meanwhile.
   const auto pool = self.handle.shared();
-  const std::uint64_t address = AllocateFrom(pool, size, StreamOf(stream));
+  void* const on = NamedStreamOf(stream);
+  const std::uint64_t address = AllocateFrom(pool, size, on);
   const Place place = PlaceOf(self.on_host, self.device, false);
-  return MakeArray(
-      std::make_shared<PoolBlock>(pool, address, size, place, StreamOf(stream)),
-      std::move(layout));
+  return MakeArray(std::make_shared<PoolBlock>(pool, address, size, place, on),
+                   std::move(layout));
 }
 
 Counts Statistics(const Pool& self) {
@@ -147,9 +146,8 @@ void WaitReturned(const Pool& self, nb::handle timeout) {
 }
 
 void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
-  CheckStream(stream);
+  void* const on = NamedStream(OneStreamOf(stream));
   const auto pool = self.handle.shared();
-  void* const on = StreamOf(stream);
   WaitInSlices(
       NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
         return vmmshare_pool_release_stream(pool.get(), on, slice, error);
@@ -162,7 +160,7 @@ void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
 // be kept.
 bool ForgetStream(const Pool& self, std::intptr_t stream) {
   const auto pool = self.handle.shared();
-  void* const on = StreamOf(stream);
+  void* const on = NamedStreamOf(stream);
   const WithoutGil released;
   return PoolCloser::Forget(pool, on);
 }

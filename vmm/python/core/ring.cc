@@ -12,6 +12,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/turns.h"
 #include "vmm/python/core/uint64.h"
@@ -117,11 +118,6 @@ void WaitInTurns(const Ring& self, std::int64_t timeout_ns, const Call& call) {
       });
 }
 
-void* StreamOf(std::intptr_t stream) {
-  CheckStream(stream);
-  return reinterpret_cast<void*>(stream);
-}
-
 void Create(RingHome* self, nb::handle device, nb::handle host_node) {
   const auto on = DeviceOf(device);
   vmmshare_pool_options options{};
@@ -183,7 +179,7 @@ void Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout,
   const KeptRing ring(self.handle.shared());
   vmmshare_ring_buffer buffer{};
   buffer.struct_size = sizeof(buffer);
-  void* const on = StreamOf(stream);
+  void* const on = OneStreamOf(stream);
   WaitInTurns(self, NanosecondsOf(timeout),
               [&](std::int64_t slice, vmmshare_error** error) {
                 return vmmshare_ring_acquire(ring.get(), on, slice, &buffer,
@@ -197,7 +193,7 @@ void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
   const KeptRing ring(self.handle.shared());
   const vmmshare_ring_buffer buffer = BufferOf(item);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  void* const on = StreamOf(stream);
+  void* const on = OneStreamOf(stream);
   const auto begin = std::chrono::steady_clock::now();
   // Not in slices: once a writer's call was not in time, its ring has ended.
   Outcome passed;

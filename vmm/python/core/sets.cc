@@ -14,6 +14,7 @@
 #include "vmm/python/core/foreign.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/remote_pool.h"
+#include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 
@@ -195,9 +196,7 @@ nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
           if (is_new) {
             const auto stream =
                 nb::cast<std::intptr_t>(stream_of(device.device_id));
-            // CUDA's name of the legacy default stream needs no context.
-            found->second = reinterpret_cast<void*>(
-                stream == 0 ? std::intptr_t{1} : stream);
+            found->second = NamedStream(reinterpret_cast<void*>(stream));
           }
           storage->UsedOn(found->second);
         }

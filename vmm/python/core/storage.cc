@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "vmm/python/core/pool_closers.h"
+#include "vmm/python/core/stream.h"
 
 namespace vmm::python {
 namespace {
@@ -89,9 +90,7 @@ StreamUse StreamUse::Now(void* stream) {
   return {stream, ReleasedStreams::Get().now()};
 }
 
-StreamUse StreamUse::OfNone() {
-  return Now(reinterpret_cast<void*>(std::intptr_t{1}));
-}
+StreamUse StreamUse::OfNone() { return Now(LegacyStream()); }
 
 void* StreamUse::Current() const {
   return ReleasedStreams::Get().HasSince(stream, at) ? nullptr : stream;
