@@ -66,11 +66,6 @@ Managed* Fill(const std::shared_ptr<Storage>& storage, const Layout& layout) {
   return &made->managed;
 }
 
-nb::object Steal(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal<nb::object>(object);
-}
-
 // The consumer's stream: null for the host, or where nothing is to be ordered.
 void* ConsumersStream(nb::handle stream, const DLDevice& device, bool* order) {
   *order = true;

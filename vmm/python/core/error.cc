@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "vmm/python/core/object.h"
+
 namespace nb = nanobind;
 
 namespace vmm::python {
@@ -13,10 +15,8 @@ namespace {
 
 // It may name a file, whose name may be no UTF-8.
 nb::object StrOf(const std::string& text) {
-  PyObject* const made = PyUnicode_DecodeUTF8(
-      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
+  return Steal(PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
 [[noreturn]] void Throw(vmmshare_status status, const std::string& message,

@@ -390,9 +390,8 @@ void DefineFence(nb::module_& module) {
            "The fence, a new object each time.")
       .def("__iter__",
            [](const Object<FenceArray>& self) {
-             PyObject* const iterator = PySeqIter_New(self.ptr());
-             if (iterator == nullptr) throw nb::python_error();
-             return nb::steal<nb::typed<nb::iterator, Fence>>(iterator);
+             return Steal<nb::typed<nb::iterator, Fence>>(
+                 PySeqIter_New(self.ptr()));
            })
       .def("clear", &Clear, nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Makes all of them new, of value 0: one process does, before any "

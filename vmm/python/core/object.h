@@ -1,4 +1,4 @@
-// Python objects of a class or of types that stubs tell.
+// Python objects: of a class or of types that stubs tell, and new ones.
 #ifndef VMMSHARE_VMM_PYTHON_CORE_OBJECT_H_
 #define VMMSHARE_VMM_PYTHON_CORE_OBJECT_H_
 
@@ -16,6 +16,13 @@ using Rows = nanobind::typed<
     nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>>;
 using AddressAndSize = nanobind::typed<nanobind::tuple, int, int>;
 using Counts = nanobind::typed<nanobind::dict, nanobind::str, int>;
+
+// What a function of CPython's returned. Raises what it raised, if that is null.
+template <typename T = nanobind::object>
+T Steal(PyObject* made) {
+  if (made == nullptr) throw nanobind::python_error();
+  return nanobind::steal<T>(made);
+}
 
 // Hands `made`, which was made by new, to Python.
 template <typename T>

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "vmm/python/core/object.h"
 #include "vmm/python/core/text.h"
 
 namespace vmm::python {
@@ -23,11 +24,10 @@ inline std::string PathOf(nanobind::handle path, const char* what) {
       !nb::hasattr(path, "__fspath__")) {
     RefuseType(what, path, "a path as str, bytes or os.PathLike");
   }
-  auto name = nb::steal<nb::object>(PyOS_FSPath(path.ptr()));
-  if (name.is_valid() && nb::isinstance<nb::str>(name)) {
-    name = nb::steal<nb::object>(PyUnicode_EncodeFSDefault(name.ptr()));
+  nb::object name = Steal(PyOS_FSPath(path.ptr()));
+  if (nb::isinstance<nb::str>(name)) {
+    name = Steal(PyUnicode_EncodeFSDefault(name.ptr()));
   }
-  if (!name.is_valid()) throw nb::python_error();
   const auto bytes = nb::borrow<nb::bytes>(name);
   return WithoutNul(std::string(bytes.c_str(), bytes.size()));
 }

@@ -79,9 +79,7 @@ nb::bytes Ticket(nb::handle object) {
 
 // What is asked of the arrays, or another thread, may change the program's own.
 nb::dict CopyOf(const nb::dict& arrays) {
-  PyObject* const copy = PyDict_Copy(arrays.ptr());
-  if (copy == nullptr) throw nb::python_error();
-  return nb::steal<nb::dict>(copy);
+  return Steal<nb::dict>(PyDict_Copy(arrays.ptr()));
 }
 
 nb::bytes PackArrays(const nb::dict& given) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/object.h"
 
 namespace vmm::python {
 
@@ -34,18 +35,15 @@ inline const std::string& WithoutNul(const std::string& text) {
 // Of a str that may have no UTF-8, which has backslashes then. Never raises for
 // what it is given.
 inline std::string Utf8(nanobind::handle text) {
-  const auto bytes = nanobind::steal<nanobind::bytes>(
+  const auto bytes = Steal<nanobind::bytes>(
       PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
-  if (!bytes.is_valid()) throw nanobind::python_error();
   return {bytes.c_str(), bytes.size()};
 }
 
 // Of an int or what stands for one, as numpy.int64 does. TypeError for others,
 // OverflowError above 64 bits.
 inline std::int64_t Int64Of(nanobind::handle number) {
-  const auto exact =
-      nanobind::steal<nanobind::object>(PyNumber_Index(number.ptr()));
-  if (!exact.is_valid()) throw nanobind::python_error();
+  const auto exact = Steal(PyNumber_Index(number.ptr()));
   const long long value = PyLong_AsLongLong(exact.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
     throw nanobind::python_error();
@@ -57,9 +55,7 @@ inline std::int64_t Int64Of(nanobind::handle number) {
 // ValueError for one that does not fit, name it.
 inline int IntOf(const char* what, nanobind::handle number) {
   if (PyIndex_Check(number.ptr()) == 0) RefuseType(what, number, "an int");
-  const auto exact =
-      nanobind::steal<nanobind::object>(PyNumber_Index(number.ptr()));
-  if (!exact.is_valid()) throw nanobind::python_error();
+  const auto exact = Steal(PyNumber_Index(number.ptr()));
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(exact.ptr(), &overflow);
   if (overflow != 0 || value < std::numeric_limits<int>::min() ||

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "vmm/python/core/object.h"
 #include "vmm/python/core/text.h"
 
 namespace vmm::python {
@@ -59,8 +60,7 @@ struct type_caster<vmm::python::UInt64<name>> {
 
   explicit operator Value() const {
     if (fits) return {number.value};
-    const auto exact = steal<object>(PyNumber_Index(given.ptr()));
-    if (!exact.is_valid()) throw python_error();
+    const object exact = vmm::python::Steal(PyNumber_Index(given.ptr()));
     throw value_error((std::string(name.text) + " is " +
                        vmm::python::Utf8(str(exact)) +
                        "; expected 0 to 2**64 - 1")
