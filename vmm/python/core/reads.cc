@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include "vmm/python/core/array.h"
@@ -50,15 +51,11 @@ std::pair<std::uint64_t, bool> Measure(const std::vector<std::int64_t>& shape,
   return {static_cast<std::uint64_t>(nbytes), is_dense};
 }
 
-// The text of a str, which lives as long as that.
-const char* TextOf(nb::handle name) {
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
-  if (text == nullptr) throw nb::python_error();
-  if (std::char_traits<char>::length(text) != static_cast<std::size_t>(size)) {
-    WithoutNul(std::string(text, static_cast<std::size_t>(size)));
-  }
-  return text;
+// Utf8View() for C.
+const char* CStringOf(nb::handle name) {
+  const std::string_view text = Utf8View(name);
+  if (text.find('\0') != std::string_view::npos) WithoutNul(std::string(text));
+  return text.data();
 }
 
 // As of the device "meta", whose tensors have addresses that are none.
@@ -219,12 +216,12 @@ void Reads::LayOut(WeightsLayout& layout,
   if (!apart.empty()) {
     const std::set<std::string> names(apart.begin(), apart.end());
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (names.contains(TextOf(entries_[i].name))) covers[i].reset();
+      if (names.contains(CStringOf(entries_[i].name))) covers[i].reset();
     }
   }
   const auto add = [&](Entry& entry, const Entry* base) {
     vmmshare_tensor tensor{};
-    tensor.name = TextOf(entry.name);
+    tensor.name = CStringOf(entry.name);
     tensor.dtype = entry.layout.dtype->code;
     tensor.rank = static_cast<std::uint32_t>(entry.layout.shape.size());
     tensor.shape = entry.layout.shape.data();

@@ -27,10 +27,7 @@ std::string_view NameOf(nb::handle name) {
   if (!nb::isinstance<nb::str>(name)) {
     RefuseType("the name " + Utf8(nb::repr(name)), name, "a str");
   }
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
-  if (text == nullptr) throw nb::python_error();
-  return {text, static_cast<std::size_t>(size)};
+  return Utf8View(name);
 }
 
 nb::object NameOf(const SetEntry& entry) {

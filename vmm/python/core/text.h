@@ -4,9 +4,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "vmm/python/core/error.h"
 #include "vmm/python/core/object.h"
@@ -38,6 +40,14 @@ inline std::string Utf8(nanobind::handle text) {
   const auto bytes = Steal<nanobind::bytes>(
       PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   return {bytes.c_str(), bytes.size()};
+}
+
+// The text of a str, as long as that lives. Raises for one that has no UTF-8.
+inline std::string_view Utf8View(nanobind::handle text) {
+  Py_ssize_t size = 0;
+  const char* const begin = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (begin == nullptr) throw nanobind::python_error();
+  return {begin, static_cast<std::size_t>(size)};
 }
 
 // Of an int or what stands for one, as numpy.int64 does. TypeError for others,
