@@ -47,8 +47,7 @@ std::optional<double> Recalled(const Fetched& self) {
   Must([&](vmmshare_error** error) {
     return vmmshare_fetched_lease(self.handle.get(), &return_in_ns, error);
   });
-  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
-  return static_cast<double>(return_in_ns) / 1e9;
+  return RecalledInSeconds(return_in_ns);
 }
 
 }  // namespace

@@ -196,8 +196,7 @@ std::optional<double> RecalledIn(const vmmshare_memory* memory) {
   Must([&](vmmshare_error** error) {
     return vmmshare_memory_lease(memory, &return_in_ns, error);
   });
-  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
-  return static_cast<double>(return_in_ns) / 1e9;
+  return RecalledInSeconds(return_in_ns);
 }
 
 void DefineMemory(nb::module_& module) {

@@ -201,8 +201,7 @@ std::optional<double> Recalled(const Restorable& self) {
   MustWithoutGil([&](vmmshare_error** error) {
     return vmmshare_restorable_lease(memory.get(), &return_in_ns, error);
   });
-  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
-  return static_cast<double>(return_in_ns) / 1e9;
+  return RecalledInSeconds(return_in_ns);
 }
 
 bool IsReleased(const Restorable& self) {

@@ -116,6 +116,11 @@ std::int64_t NanosecondsWithin(double seconds) {
   return static_cast<std::int64_t>(seconds * 1e9);
 }
 
+std::optional<double> RecalledInSeconds(std::int64_t return_in_ns) {
+  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
+  return static_cast<double>(return_in_ns) / 1e9;
+}
+
 void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error) {
   const std::unique_ptr<vmmshare_error, decltype(&vmmshare_error_free)> own(
       error, &vmmshare_error_free);

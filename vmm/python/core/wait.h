@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "vmm/c/base.h"
@@ -22,6 +23,9 @@ std::int64_t NanosecondsOf(nanobind::handle timeout);
 
 // Of the seconds of a recall. ValueError unless they are 0 to 1e9, 30 years.
 std::int64_t NanosecondsWithin(double seconds);
+// Until what is asked back is to be given back; none while nobody asks, which is
+// VMMSHARE_FOREVER.
+std::optional<double> RecalledInSeconds(std::int64_t return_in_ns);
 
 // How long a wait goes on before it looks whether Ctrl-C was pressed.
 inline constexpr std::int64_t kSliceNs = 50'000'000;
