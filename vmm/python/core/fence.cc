@@ -137,11 +137,12 @@ Object<Fence> At(const FenceArray& self, std::int64_t index) {
 void Clear(const FenceArray& self, nb::handle timeout) {
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   // On a thread, for each call puts the work on the GPU anew.
-  WaitOnAThread([memory = self.memory, array = self.handle.shared(),
-                 timeout_ns](Outcome& outcome) mutable {
-    outcome.status =
-        vmmshare_fence_array_clear(array.get(), timeout_ns, &outcome.error);
+  MustOnAThread([memory = self.memory, array = self.handle.shared(),
+                 timeout_ns](vmmshare_error** error) mutable {
+    const vmmshare_status status =
+        vmmshare_fence_array_clear(array.get(), timeout_ns, error);
     array.reset();  // Before the memory.
+    return status;
   });
 }
 

@@ -57,11 +57,10 @@ void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
   WithoutNul(name);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   Wait(self, named == &vmmshare_keeper_lock, [&] {
-    WaitOnAThread(
-        [keeper = self.handle.shared(), name, timeout_ns](Outcome& outcome) {
-          outcome.status =
-              named(keeper.get(), name.c_str(), timeout_ns, &outcome.error);
-        });
+    MustOnAThread([keeper = self.handle.shared(), name,
+                   timeout_ns](vmmshare_error** error) {
+      return named(keeper.get(), name.c_str(), timeout_ns, error);
+    });
   });
 }
 
@@ -82,10 +81,10 @@ void Put(Keeper& self, const std::string& name, const Allocation& memory,
   WithoutNul(name);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   Wait(self, false, [&] {
-    WaitOnAThread([keeper = self.handle.shared(), name, timeout_ns,
-                   own = memory.handle.shared()](Outcome& outcome) {
-      outcome.status = vmmshare_keeper_put(
-          keeper.get(), name.c_str(), own.get(), timeout_ns, &outcome.error);
+    MustOnAThread([keeper = self.handle.shared(), name, timeout_ns,
+                   own = memory.handle.shared()](vmmshare_error** error) {
+      return vmmshare_keeper_put(keeper.get(), name.c_str(), own.get(),
+                                 timeout_ns, error);
     });
   });
 }

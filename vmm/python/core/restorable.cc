@@ -80,14 +80,6 @@ Object<Restorable> Open(const std::string& text, bool writable,
       new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});
 }
 
-// Runs `call(error)` on a thread of its own, which Ctrl-C does not wait for.
-template <typename Call>
-void Wait(Call call) {
-  WaitOnAThread([call = std::move(call)](Outcome& outcome) {
-    outcome.status = call(&outcome.error);
-  });
-}
-
 bool IsOwn(const vmmshare_restorable* memory) {
   return vmmshare_restorable_text(memory)[0] != '\0';
 }
@@ -95,8 +87,8 @@ bool IsOwn(const vmmshare_restorable* memory) {
 void Release(const Restorable& self, bool keep, nb::handle timeout) {
   CheckIsNotFilled(self);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  Wait([memory = self.handle.shared(), keep,
-        timeout_ns](vmmshare_error** error) {
+  MustOnAThread([memory = self.handle.shared(), keep,
+                 timeout_ns](vmmshare_error** error) {
     const std::uint32_t flags =
         IsOwn(memory.get()) && !keep ? std::uint32_t{VMMSHARE_KEEP_NOTHING} : 0;
     return vmmshare_restorable_release(memory.get(), flags, timeout_ns, error);
@@ -151,8 +143,8 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   options.offset = offset;
   if (fill.is_none()) {
     // Of its own, for the call may go on after Ctrl-C.
-    Wait([memory, options, file, timeout_ns,
-          restores = self.restores](vmmshare_error** error) {
+    MustOnAThread([memory, options, file, timeout_ns,
+                   restores = self.restores](vmmshare_error** error) {
       vmmshare_restore_options given = options;
       if (file.has_value()) given.path = file->c_str();
       const vmmshare_status status =

@@ -93,6 +93,14 @@ inline std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
       [call = std::move(call)](Outcome& outcome, Errands&) { call(outcome); });
 }
 
+// Must() of `call(error)` on a thread of its own.
+template <typename Call>
+void MustOnAThread(Call call) {
+  WaitOnAThread([call = std::move(call)](Outcome& outcome) mutable {
+    outcome.status = call(&outcome.error);
+  });
+}
+
 // The same for a call that makes a `T`, which `close` closes.
 template <typename T, typename Close, typename Call>
 std::shared_ptr<T> MakeClosedByOnAThread(Close close, Call call) {

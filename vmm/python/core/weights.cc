@@ -169,14 +169,15 @@ std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
           "Wait until that has ended.");
   }
   CallKeeper(keeper, [&](const std::shared_ptr<vmmshare_keeper>& connection) {
-    WaitOnAThread([connection, generation, flags, name, timeout_ns,
+    MustOnAThread([connection, generation, flags, name, timeout_ns,
                    turn = std::exchange(turn, nullptr),
                    writer = self.handle.shared(),
-                   memory = self.memory](Outcome& outcome) mutable {
-      outcome.status = vmmshare_weights_publish(
+                   memory = self.memory](vmmshare_error** error) mutable {
+      const vmmshare_status status = vmmshare_weights_publish(
           writer.get(), connection.get(), name.c_str(), memory.get(), flags,
-          timeout_ns, generation.get(), &outcome.error);
+          timeout_ns, generation.get(), error);
       turn.reset();  // Before anybody hears of it.
+      return status;
     });
   });
   return *generation;
