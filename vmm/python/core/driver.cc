@@ -152,10 +152,7 @@ vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
   vmmshare_memory_options options{};
   options.struct_size = sizeof(options);
   options.size = nbytes;
-  if (!host_node.is_none()) {
-    options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = IntOf("host_node", host_node);
-  }
+  PutOnHost(options, host_node);
   return options;
 }
 

@@ -18,6 +18,7 @@
 #include "vmm/python/core/object.h"
 #include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/storage.h"
+#include "vmm/python/core/text.h"
 
 namespace vmm::python {
 
@@ -178,7 +179,6 @@ class ImportChoice {
   // `device` as DeviceOf(): whose kernels are to reach it. None: the one on which
   // it lives.
   ImportChoice(bool writable, nanobind::handle device);
-  bool writable() const { return writable_; }
   int ordinal() const;  // Of the device that was named; else -1.
   vmmshare_import_options options() const;
 
@@ -193,6 +193,14 @@ std::uint32_t RdmaFlag(const std::string& rdma);
 // This system's own kind of handle and, where that does not work, legacy IPC.
 inline constexpr std::uint32_t kOrLegacy =
     VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_LEGACY_IPC;
+
+// On the host's node `host_node`, unless that is None.
+template <typename Options>
+void PutOnHost(Options& options, nanobind::handle host_node) {
+  if (host_node.is_none()) return;
+  options.flags |= VMMSHARE_ON_HOST;
+  options.numa_node = IntOf("host_node", host_node);
+}
 
 // Memory of a device or, unless that is None, of the host's node `host_node`.
 vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,

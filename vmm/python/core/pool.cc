@@ -30,18 +30,14 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
   options.max_segment_size = max_segment;
   if (legacy) options.kinds = kOrLegacy;
   options.flags = RdmaFlag(rdma);
-  const bool on_host = !host_node.is_none();
-  if (on_host) {
-    options.flags |= VMMSHARE_ON_HOST;
-    options.numa_node = IntOf("host_node", host_node);
-  }
+  PutOnHost(options, host_node);
   new (self)
       Pool{Holder<vmmshare_pool>(MakeClosedBy<vmmshare_pool>(
                PoolCloser(),
                [&](vmmshare_pool** made, vmmshare_error** error) {
                  return vmmshare_pool_create(on.get(), &options, made, error);
                })),
-           on_host, vmmshare_device_ordinal(on.get())};
+           !host_node.is_none(), vmmshare_device_ordinal(on.get())};
 }
 
 void* NamedStreamOf(std::intptr_t stream) {

@@ -122,10 +122,7 @@ void Create(RingHome* self, nb::handle device, nb::handle host_node) {
   const auto on = DeviceOf(device);
   vmmshare_pool_options options{};
   options.struct_size = sizeof(options);
-  if (!host_node.is_none()) {
-    options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = IntOf("host_node", host_node);
-  }
+  PutOnHost(options, host_node);
   new (self) RingHome{Holder<vmmshare_ring_home>(
       Make(&vmmshare_ring_home_close,
            [&](vmmshare_ring_home** made, vmmshare_error** error) {
