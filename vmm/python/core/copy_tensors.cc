@@ -81,7 +81,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
                                        std::intptr_t stream) {
   constexpr std::size_t kAtOnce = 1168;  // Of one launch.
   const auto open = self.handle.shared();
-  TensorClass reader(type, nb::none());
+  TensorClass reader(type);
   const WeightsWriter::Layouts& layouts = LayoutsOf(self);
   Layout found;
   std::vector<std::uint64_t> to;

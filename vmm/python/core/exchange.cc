@@ -49,9 +49,8 @@ std::string NameOf(nb::handle name) {
 
 }  // namespace
 
-TensorClass::TensorClass(nb::handle type, nb::handle from_capsule)
+TensorClass::TensorClass(nb::handle type)
     : type_(type),
-      from_capsule_(from_capsule),
       api_(FindApi(type)),
       is_conj_(type.attr("is_conj")),
       is_neg_(type.attr("is_neg")) {}
@@ -133,8 +132,20 @@ std::uint64_t TensorClass::ReadNamed(nb::handle name, nb::handle tensor,
   return OfTensor(name, [&] { return Read(tensor, layout, device); });
 }
 
-nb::object TensorClass::Make(const std::shared_ptr<Storage>& storage,
-                             const Layout& layout) const {
+TensorMaker::TensorMaker(nb::handle type, nb::handle from_capsule,
+                         nb::handle as_type)
+    : api_(FindApi(type)), from_capsule_(from_capsule), as_type_(as_type) {}
+
+nb::object TensorMaker::Make(const std::shared_ptr<Storage>& storage,
+                             Layout& layout) const {
+  const DType* const dtype = layout.dtype;
+  if (dtype->dlpack.code < 7) return MakePlain(storage, layout);
+  layout.dtype = FindDType({1, 8, 1});  // For one of DLPack's float8.
+  return as_type_(MakePlain(storage, layout), dtype->name);
+}
+
+nb::object TensorMaker::MakePlain(const std::shared_ptr<Storage>& storage,
+                                  const Layout& layout) const {
   if (api_ == nullptr) return from_capsule_(MakePlainCapsule(storage, layout));
   void* made = nullptr;
   if (api_->managed_tensor_to_py_object_no_sync(MakeManaged(storage, layout),

@@ -1,6 +1,6 @@
-// TensorClass: tensors of a library that has DLPack's exchange API (PyTorch
-// from 2.10 on, tvm-ffi), which converts without Python in between, or of one
-// that looks like PyTorch.
+// Tensors of a library that has DLPack's exchange API (PyTorch from 2.10 on,
+// tvm-ffi), which converts without Python in between, or of one that looks like
+// PyTorch. TensorClass reads them, TensorMaker makes them.
 #ifndef VMMSHARE_VMM_PYTHON_CORE_EXCHANGE_H_
 #define VMMSHARE_VMM_PYTHON_CORE_EXCHANGE_H_
 
@@ -18,8 +18,7 @@ namespace vmm::python {
 
 class TensorClass {
  public:
-  // `from_capsule` makes a tensor where there is no such API.
-  TensorClass(nanobind::handle type, nanobind::handle from_capsule);
+  explicit TensorClass(nanobind::handle type);
 
   // TypeError for no tensor. `name` is for the message.
   void CheckType(nanobind::handle name, nanobind::handle tensor) const;
@@ -38,9 +37,6 @@ class TensorClass {
   // The same of one of several, whose name is in what is raised.
   std::uint64_t ReadNamed(nanobind::handle name, nanobind::handle tensor,
                           Layout* layout, DLDevice* device);
-  // A tensor that keeps `storage`. Orders no streams.
-  nanobind::object Make(const std::shared_ptr<Storage>& storage,
-                        const Layout& layout) const;
 
  private:
   bool IsConjugate(nanobind::handle tensor, const DType* dtype) const;
@@ -48,11 +44,32 @@ class TensorClass {
                 DLDevice* device) const;
 
   const nanobind::handle type_;
-  const nanobind::handle from_capsule_;
-  const DLPackExchangeAPI* api_ = nullptr;
+  const DLPackExchangeAPI* const api_;
   const nanobind::object is_conj_;
   const nanobind::object is_neg_;
   std::map<PyObject*, const DType*> dtypes_;  // That were asked for.
+};
+
+class TensorMaker {
+ public:
+  // `from_capsule` makes a tensor where there is no such API. Types that not all
+  // versions of PyTorch take by DLPack come as bytes, of which
+  // `as_type(tensor, name)` makes the right ones.
+  TensorMaker(nanobind::handle type, nanobind::handle from_capsule,
+              nanobind::handle as_type);
+
+  // A tensor that keeps `storage`. Orders no streams. `layout` may have another
+  // type after it.
+  nanobind::object Make(const std::shared_ptr<Storage>& storage,
+                        Layout& layout) const;
+
+ private:
+  nanobind::object MakePlain(const std::shared_ptr<Storage>& storage,
+                             const Layout& layout) const;
+
+  const DLPackExchangeAPI* const api_;
+  const nanobind::handle from_capsule_;
+  const nanobind::handle as_type_;
 };
 
 }  // namespace vmm::python

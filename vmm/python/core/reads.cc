@@ -71,7 +71,7 @@ void CheckIsCpu(nb::handle name, const nb::object& device) {
 }  // namespace
 
 Reads::Reads(nb::handle type) : type_(nb::borrow(type)) {
-  if (!type.is_none()) tensors_.emplace(type, nb::none());
+  if (!type.is_none()) tensors_.emplace(type);
 }
 
 void Reads::Read(nb::handle name, nb::handle array) {

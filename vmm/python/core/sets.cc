@@ -103,7 +103,7 @@ nb::bytes PackArrays(const nb::dict& given) {
 
 nb::bytes PackTensors(const nb::dict& given, nb::handle type) {
   const nb::dict tensors = CopyOf(given);
-  TensorClass read(type, nb::none());
+  TensorClass read(type);
   SetWriter set;
   Layout layout;
   DLDevice device{};
@@ -169,15 +169,13 @@ NamedArrays OpenAll(RemotePool& self, const nb::bytes& bytes,
   return list;
 }
 
-// `stream_of(device)` is the stream on which the tensors will be used. Types
-// that not all versions of PyTorch take by DLPack come as bytes, of which
-// `as_type(tensor, name)` makes the right ones.
+// `stream_of(device)` is the stream on which the tensors will be used; the rest as
+// TensorMaker has it.
 nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
                      nb::handle timeout, nb::handle type,
                      nb::handle from_capsule, nb::handle stream_of,
                      nb::handle as_type) {
-  const TensorClass make(type, from_capsule);
-  const DType* const byte = FindDType({1, 8, 1});
+  const TensorMaker maker(type, from_capsule, as_type);
   nb::dict tensors;
   ReadSet(
       self, bytes, timeout,
@@ -197,11 +195,7 @@ nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
         }
       },
       [&](SetEntry& entry, const std::shared_ptr<Storage>& storage) {
-        const DType* const dtype = entry.layout.dtype;
-        const bool as_bytes = dtype->dlpack.code >= 7;  // DLPack's float8.
-        if (as_bytes) entry.layout.dtype = byte;
-        nb::object tensor = make.Make(storage, entry.layout);
-        if (as_bytes) tensor = as_type(tensor, dtype->name);
+        const nb::object tensor = maker.Make(storage, entry.layout);
         tensors[NameOf(entry)] = tensor;
       });
   return tensors;
@@ -223,7 +217,7 @@ void DefineSets(nb::module_& module, nb::class_<RemotePool>& remote_pool) {
   module.def(
       "_check_tensor",
       [](nb::handle tensor, nb::handle type) {
-        const TensorClass read(type, nb::none());
+        const TensorClass read(type);
         read.CheckType(nb::str(""), tensor);
         read.CheckNotLazy(nb::str(""), tensor, nullptr);
       },

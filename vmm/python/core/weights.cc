@@ -265,21 +265,15 @@ nb::dict Arrays(const Set& self) {
   return arrays;
 }
 
-// As RemotePool._open_tensors().
+// As TensorMaker has it.
 template <typename Set>
 nb::dict Tensors(const Set& self, nb::handle type, nb::handle from_capsule,
                  nb::handle as_type) {
-  const TensorClass make(type, from_capsule);
-  const DType* const byte = FindDType({1, 8, 1});
+  const TensorMaker maker(type, from_capsule, as_type);
   nb::dict tensors;
   ForEach(self, [&](const vmmshare_tensor& tensor,
                     const std::shared_ptr<Storage>& storage, Layout layout) {
-    const DType* const dtype = layout.dtype;
-    const bool as_bytes = dtype->dlpack.code >= 7;  // DLPack's float8.
-    if (as_bytes) layout.dtype = byte;
-    nb::object made = make.Make(storage, layout);
-    if (as_bytes) made = as_type(made, dtype->name);
-    tensors[tensor.name] = made;
+    tensors[tensor.name] = maker.Make(storage, layout);
   });
   return tensors;
 }
