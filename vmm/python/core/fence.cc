@@ -20,15 +20,14 @@ namespace {
 
 // Fences in memory that processes share already.
 struct FenceArray {
-  // The fences go before the memory.
-  std::shared_ptr<Storage> memory;
-  Holder<vmmshare_fence_array> handle;
+  std::shared_ptr<Storage> memory;      // Which each fence keeps, too.
+  Holder<vmmshare_fence_array> handle;  // So does this.
 };
 
 Object<Fence> MakeFence(std::shared_ptr<vmmshare_fence> handle,
                         std::shared_ptr<vmmshare_fence_pool> pool) {
-  return Give(new Fence{std::move(pool), nullptr,
-                        Holder<vmmshare_fence>(std::move(handle))});
+  return Give(
+      new Fence{std::move(pool), Holder<vmmshare_fence>(std::move(handle))});
 }
 
 void CreatePool(FencePool* self, nb::handle device) {
@@ -102,14 +101,14 @@ void CreateArray(FenceArray* self, const Array& array, bool kernels) {
   const std::uint64_t address = array.address();
   const auto bytes = static_cast<std::uint64_t>(layout.elements()) *
                      static_cast<std::uint64_t>(layout.dtype->itemsize());
+  auto made = Make(&vmmshare_fence_array_close,
+                   [&](vmmshare_fence_array** out, vmmshare_error** error) {
+                     return (kernels ? &vmmshare_fence_array_create_with_kernels
+                                     : &vmmshare_fence_array_create)(
+                         on.get(), address, bytes, out, error);
+                   });
   new (self) FenceArray{
-      memory, Holder<vmmshare_fence_array>(Make(
-                  &vmmshare_fence_array_close,
-                  [&](vmmshare_fence_array** made, vmmshare_error** error) {
-                    return (kernels ? &vmmshare_fence_array_create_with_kernels
-                                    : &vmmshare_fence_array_create)(
-                        on.get(), address, bytes, made, error);
-                  }))};
+      memory, Holder<vmmshare_fence_array>(Keeping(memory, std::move(made)))};
 }
 
 std::uint64_t SizeOf(const FenceArray& self) {
@@ -125,25 +124,20 @@ Object<Fence> At(const FenceArray& self, std::int64_t index) {
                               .c_str());
   }
   const auto at = static_cast<std::uint64_t>(index < 0 ? index + size : index);
-  return Give(new Fence{nullptr, self.memory,
-                        Holder<vmmshare_fence>(Make(
-                            &vmmshare_fence_close,
-                            [&](vmmshare_fence** made, vmmshare_error** error) {
-                              return vmmshare_fence_array_at(array.get(), at,
-                                                             made, error);
-                            }))});
+  auto fence = Make(&vmmshare_fence_close, [&](vmmshare_fence** made,
+                                               vmmshare_error** error) {
+    return vmmshare_fence_array_at(array.get(), at, made, error);
+  });
+  return MakeFence(Keeping(self.memory, std::move(fence)), nullptr);
 }
 
 void Clear(const FenceArray& self, nb::handle timeout) {
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   // On a thread, for each call puts the work on the GPU anew.
-  MustOnAThread([memory = self.memory, array = self.handle.shared(),
-                 timeout_ns](vmmshare_error** error) mutable {
-    const vmmshare_status status =
-        vmmshare_fence_array_clear(array.get(), timeout_ns, error);
-    array.reset();  // Before the memory.
-    return status;
-  });
+  MustOnAThread(
+      [array = self.handle.shared(), timeout_ns](vmmshare_error** error) {
+        return vmmshare_fence_array_clear(array.get(), timeout_ns, error);
+      });
 }
 
 nb::bytes Ticket(const Fence& self) {
@@ -201,7 +195,7 @@ void Wait(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
 
 // A fence that somebody else may let go of meanwhile.
 struct Kept {
-  nb::object object;  // Keeps the memory, so it goes last.
+  nb::object object;  // Has the mutex.
   std::shared_ptr<vmmshare_fence> handle;
   std::mutex* signalling;
 };
@@ -297,15 +291,6 @@ void WaitForFence(vmmshare_fence* fence, const vmmshare_fence_pool* pool,
   WaitInSlices(timeout_ns, [&](std::int64_t slice, vmmshare_error** error) {
     return WaitASlice(fence, pool, value, slice, error);
   });
-}
-
-std::shared_ptr<vmmshare_fence> Fence::kept() const {
-  struct Both {
-    std::shared_ptr<Storage> memory;
-    std::shared_ptr<vmmshare_fence> fence;  // Goes first.
-  };
-  const auto both = std::make_shared<const Both>(memory, handle.shared());
-  return {both, both->fence.get()};
 }
 
 void DefineFence(nb::module_& module) {

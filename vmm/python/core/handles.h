@@ -59,6 +59,19 @@ class Holder {
   MadeHere made_;
 };
 
+// `handle`, which goes before what it needs.
+template <typename T, typename Needed>
+std::shared_ptr<T> Keeping(std::shared_ptr<Needed> needed,
+                           std::shared_ptr<T> handle) {
+  struct Both {
+    std::shared_ptr<Needed> needed;
+    std::shared_ptr<T> handle;  // Goes first.
+  };
+  const auto both =
+      std::make_shared<Both>(Both{std::move(needed), std::move(handle)});
+  return {both, both->handle.get()};
+}
+
 // Must() without the GIL: `call` may neither raise nor ask a Holder.
 template <typename Call>
 void MustWithoutGil(const Call& call) {
@@ -139,14 +152,11 @@ struct FencePool {
   Holder<vmmshare_fence_pool> handle;
 };
 struct Fence {
-  std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array,
-  std::shared_ptr<Storage> memory;            // which lies here.
-  // Last, so that it goes first: it waits for what the GPU writes there.
+  std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array.
+  // Goes before its pool, and of an array keeps the memory: it waits for what the
+  // GPU writes there.
   Holder<vmmshare_fence> handle;
   mutable std::mutex signalling = {};  // Held without the GIL.
-
-  // For what outlives this: with its memory, which goes after it.
-  std::shared_ptr<vmmshare_fence> kept() const;
 };
 
 // This thread waits until `fence` has reached `value`, so long at most. Raises

@@ -120,7 +120,7 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   CheckFits(ticket.layout, *storages.front());
   Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
   if (after != nullptr) {
-    nb::cast<Array&>(array).After(after->kept(), after->pool,
+    nb::cast<Array&>(array).After(after->handle.shared(), after->pool,
                                   static_cast<std::uint64_t>(*value));
   }
   return array;

@@ -27,18 +27,6 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// Closed before the memory, which it keeps.
-template <typename T>
-std::shared_ptr<T> Keep(std::shared_ptr<vmmshare_memory> memory,
-                        std::shared_ptr<T> handle) {
-  struct Both {
-    std::shared_ptr<vmmshare_memory> memory;
-    std::shared_ptr<T> handle;
-  };
-  auto both = std::make_shared<Both>(Both{std::move(memory), handle});
-  return {both, both->handle.get()};
-}
-
 // A tensor's own bytes, so that a view of its array leaves neither these nor the
 // set.
 class TensorBytes final : public Storage {
@@ -87,8 +75,8 @@ void Begin(WeightsWriter* self, const Allocation& memory,
                                            made, error);
            });
   new (self) WeightsWriter{
-      Holder<vmmshare_weights_writer>(Keep(kept, std::move(begun))), kept, lay,
-      layout.count, StorageOf(driver, kept, false)};
+      Holder<vmmshare_weights_writer>(Keeping(kept, std::move(begun))), kept,
+      lay, layout.count, StorageOf(driver, kept, false)};
 }
 
 // Who is told how far it has come, and what came of that.
@@ -197,7 +185,7 @@ void Open(Weights* self, const Allocation& memory) {
                                                   vmmshare_error** error) {
     return vmmshare_weights_open(driver.get(), kept.get(), made, error);
   });
-  new (self) Weights{Holder<vmmshare_weights>(Keep(kept, std::move(opened))),
+  new (self) Weights{Holder<vmmshare_weights>(Keeping(kept, std::move(opened))),
                      StorageOf(driver, kept, memory.readonly)};
 }
 
