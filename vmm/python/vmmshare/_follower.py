@@ -8,6 +8,7 @@ import sys
 import typing
 
 from . import connect
+from ._closing import Closing
 from ._core import Allocation
 from ._ring import Item, RingBuffer, RingReader, open_ring
 from ._sets import TensorSet
@@ -24,7 +25,7 @@ if typing.TYPE_CHECKING:
 LAPS_AHEAD = 2  # That a ring's writer may be: RingWriter::Acquire().
 
 
-class Follower:
+class Follower(Closing):
     """Weights that another process writes anew again and again: see follow().
 
         with vs.weights.follow(connection) as follower:
@@ -222,12 +223,6 @@ class Follower:
     @property
     def closed(self) -> bool:
         return not self._open
-
-    def __enter__(self) -> "Follower":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
 
 def follow(connection: "socket.socket | int", *, device: typing.Any = 0,

@@ -10,6 +10,7 @@ import threading
 import typing
 
 from . import serve
+from ._closing import Closing
 from ._core import Device, FencePool, Share, devices
 from ._ring import Item, RingHome, RingWriter
 from ._sets import Draft, draft
@@ -43,7 +44,7 @@ class _Follower:
     given: int = 0  # The last update that publish() began to hand over.
 
 
-class Publisher:
+class Publisher(Closing):
     """Writes a model's weights anew again and again, for processes that follow: see publisher().
 
         with vs.weights.publisher(model.state_dict()) as publisher:
@@ -351,12 +352,6 @@ class Publisher:
     @property
     def closed(self) -> bool:
         return not self._open
-
-    def __enter__(self) -> "Publisher":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
 
 def _ordinal_of(device: typing.Any) -> int:

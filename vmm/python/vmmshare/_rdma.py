@@ -7,13 +7,14 @@ import os
 import typing
 
 from . import _core, _reads
+from ._closing import Closing
 from ._core import Allocation, Pool
 from .errors import FailedPrecondition, InvalidArgument
 
 __all__ = ["DmaBuf", "dma_bufs", "rdma_capable"]
 
 
-class DmaBuf:
+class DmaBuf(Closing):
     """One chunk's part of a range, as a descriptor: see dma_bufs().
 
     offset: bytes from where the range begins to where this does; less than 0 for the part of a
@@ -45,12 +46,6 @@ class DmaBuf:
     @property
     def closed(self) -> bool:
         return self._descriptor is None
-
-    def __enter__(self) -> DmaBuf:
-        return self
-
-    def __exit__(self, *_: typing.Any) -> None:
-        self.close()
 
     def __reduce__(self) -> typing.NoReturn:
         # Two would close one number, by then perhaps that of something else; and so might another

@@ -10,6 +10,7 @@ import threading
 import typing
 
 from . import _core, errors
+from ._closing import Closing
 from ._core import Array, Device
 from ._sync import Mark, Marks, check_is_here, check_open, deadline_of, keep, left_of
 
@@ -114,7 +115,7 @@ class RingBuffer:
         self._mark.wait(timeout, f"the buffer of item {self.number}")
 
 
-class _End:
+class _End(Closing):
     """Several threads may use it: their calls take turns, also while one waits."""
 
     _free: "_Free | None" = None
@@ -191,15 +192,6 @@ class _End:
     def closed(self) -> bool:
         return bool(self._ring.closed)
 
-    def __enter__(self: "_AnEnd") -> "_AnEnd":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-_AnEnd = typing.TypeVar("_AnEnd", bound=_End)
-
 
 class RingWriter(_End):
     """The producer's end, of RingHome.open()."""
@@ -260,7 +252,7 @@ class RingReader(_End):
         return self.items()
 
 
-class RingHome:
+class RingHome(Closing):
     """Where the buffers of this process's rings are: one for many rings whose readers may
     see each other's buffers. Unimplemented without stream memory operations."""
 
@@ -281,12 +273,6 @@ class RingHome:
     @property
     def closed(self) -> bool:
         return bool(self._home.closed)
-
-    def __enter__(self) -> "RingHome":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_ring(connection: "socket.socket | int", *, device: "int | str | Device" = 0,

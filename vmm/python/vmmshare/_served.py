@@ -11,6 +11,7 @@ import time
 import typing
 
 from . import _core, _reads
+from ._closing import Closing
 from ._core import Allocation, Array, Device
 from .errors import FailedPrecondition
 
@@ -85,7 +86,7 @@ def _keep(memory: _Leased, array: typing.Any) -> None:
             _watched = False
 
 
-class Served:
+class Served(Closing):
     """An array that is served while this exists: see serve_array().
 
     ticket: bytes for open_array(); a key. weakness: what is weaker about it than about memory
@@ -132,12 +133,6 @@ class Served:
     @property
     def closed(self) -> bool:
         return self._share.closed
-
-    def __enter__(self) -> "Served":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if self.__dict__.get("_array") is not None and not sys.is_finalizing():

@@ -7,6 +7,7 @@ import time
 import typing
 
 from . import _core
+from ._closing import Closing
 from ._core import Allocation, Array, Keeper
 from ._names import checked_name
 from ._paths import Path
@@ -25,7 +26,7 @@ def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
                            lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
 
 
-class TensorSet(typing.Mapping[str, Array]):
+class TensorSet(typing.Mapping[str, Array], Closing):
     """A set that was opened: arrays by name, which lie where they lie for everybody.
 
     The arrays keep the memory; close() lets go of it when they are gone. They are read-only:
@@ -76,12 +77,6 @@ class TensorSet(typing.Mapping[str, Array]):
     @property
     def closed(self) -> bool:
         return bool(self._set.closed)
-
-    def __enter__(self) -> "TensorSet":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def _all(self) -> "dict[str, Array]":
         check_open(self._set)
@@ -163,7 +158,7 @@ def put_written(writer: typing.Any, name: str, checksum: bool, address: Path,
         return writer.publish(keeper, name, checksum, _left(timeout, began))
 
 
-class Draft(typing.Mapping[str, Array]):
+class Draft(typing.Mapping[str, Array], Closing):
     """A set that is not put yet: arrays by name, to be written where they will be read. See
     draft(). The arrays keep the memory."""
 
@@ -229,12 +224,6 @@ class Draft(typing.Mapping[str, Array]):
     @property
     def closed(self) -> bool:
         return bool(self._writer.closed)
-
-    def __enter__(self) -> "Draft":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def _all(self) -> "dict[str, Array]":
         check_open(self._writer)

@@ -32,8 +32,8 @@ import stat
 import threading
 import typing
 
+from . import _closing, connect
 from ._core import Allocation, Array, Device, Server, _Fetched
-from . import connect
 from ._names import checked_name
 from ._paths import Path, text_of
 from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
@@ -192,7 +192,7 @@ os.register_at_fork(before=_forking.acquire, after_in_parent=_go_on_in_parent,
                     after_in_child=_forget_in_child)
 
 
-class Published:
+class Published(_closing.Closing):
     """Memory under a name while this exists: see publish(). The name is free when it was closed,
     and when its process has ended, however."""
 
@@ -227,12 +227,6 @@ class Published:
     @property
     def closed(self) -> bool:
         return self._share.closed and self._entry.descriptor < 0
-
-    def __enter__(self) -> "Published":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def __del__(self) -> None:
         entry = getattr(self, "_entry", None)
@@ -319,7 +313,7 @@ def _asking(name: str) -> "typing.Iterator[None]":
                        f"{why.args[0]}", why.remedy) from why
 
 
-class Fetched:
+class Fetched(_closing.Closing):
     """Another process's memory, mapped: see fetch(). Arrays of it keep it."""
 
     def __init__(self, name: str, memory: Allocation, offset: int, nbytes: int):
@@ -355,12 +349,6 @@ class Fetched:
     def closed(self) -> bool:
         return self.memory.closed
 
-    def __enter__(self) -> "Fetched":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
 
 def fetch(name: "str | bytes", *, writable: bool = False, directory: Path = "",
           timeout: "float | None" = 10.0,
@@ -378,7 +366,7 @@ def fetch(name: "str | bytes", *, writable: bool = False, directory: Path = "",
     return Fetched(name, memory, offset, nbytes)
 
 
-class Handles:
+class Handles(_closing.Closing):
     """Handles of another process's memory, which is not mapped here: see fetch_handles(). The
     owner counts it as held until this is closed, so close it when whoever has them has let go of
     the memory."""
@@ -409,12 +397,6 @@ class Handles:
     @property
     def closed(self) -> bool:
         return self._fetched.closed
-
-    def __enter__(self) -> "Handles":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
 
 def fetch_handles(name: "str | bytes", *, directory: Path = "",

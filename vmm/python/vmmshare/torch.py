@@ -21,7 +21,7 @@ import pathlib
 import threading
 import typing
 
-from . import _core, _served
+from . import _closing, _core, _served
 from ._core import Device, Pool, RemotePool
 from ._served import Served
 from .errors import FailedPrecondition, VmmshareError
@@ -127,7 +127,7 @@ def use_pool(pool: Pool):
         yield made
 
 
-class Region:
+class Region(_closing.Closing):
     """Tensors of one device whose memory goes back to it for a while, and which keep their
     addresses.
 
@@ -212,12 +212,6 @@ class Region:
     @property
     def closed(self) -> bool:
         return self._region.closed
-
-    def __enter__(self) -> "Region":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _alone(self):
