@@ -22,6 +22,7 @@ import pytest
 
 import conftest
 import vmmshare as vs
+import vmmshare._broker_entries
 import vmmshare.broker
 
 
@@ -247,7 +248,7 @@ def test_what_is_collected_while_another_thread_forks_is_closed_after_that(forei
     holds, ends = threading.Event(), threading.Event()
 
     def hold():
-        with vs.broker._no_fork():
+        with vmmshare._broker_entries.no_fork():
             holds.set()
             ends.wait(60)
 
@@ -337,7 +338,7 @@ def test_a_close_that_was_interrupted_serves_it_no_more_when_it_is_called_again(
     published = publish("kv", foreign, folder)
     entry = pathlib.Path(folder, f"broker-{os.geteuid()}", "id-kv")
     text = json.loads(entry.read_bytes())["text"]
-    monkeypatch.setattr(vs.broker._Entry, "withdraw", interrupt)
+    monkeypatch.setattr(vmmshare._broker_entries.Entry, "withdraw", interrupt)
     with pytest.raises(KeyboardInterrupt):
         published.close()
     published.close()
@@ -354,7 +355,7 @@ def test_what_cannot_be_published_for_want_of_room_is_not_served(foreign, folder
             shares.append(what["text"])
             raise OSError(errno.ENOSPC, dumps(what))
 
-        monkeypatch.setattr(vs.broker.json, "dumps", no_room)
+        monkeypatch.setattr(json, "dumps", no_room)
         try:
             publish("kv2", foreign, folder)
         except OSError:

@@ -24,63 +24,23 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import errno
-import fcntl
-import json
 import os
-import stat
-import threading
 import typing
 
 from . import _closing, connect
+from ._broker_entries import (Entry, close_collected, collect, folder_of, make_folder, name_of,
+                              names, no_fork, read)
 from ._core import Allocation, Array, Device, Server, _Fetched
-from ._names import checked_name
-from ._paths import Path, text_of
-from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
+from ._paths import Path
+from .errors import InvalidArgument, NotFound
 
 __all__ = ["Fetched", "Handles", "Published", "fetch", "fetch_handles", "list", "publish"]
 
-_BEGIN = "id-"
-_MOST = 4096  # Bytes of an entry.
 _servers: "dict[str, tuple[int, Server]]" = {}
 
 
-def _name_of(name: "str | bytes") -> str:
-    return checked_name(name.hex() if isinstance(name, bytes) else name, "a str or bytes")
-
-
-def _folder(directory: Path) -> str:
-    """Where the entries are: beside the sockets, as C++ finds that folder."""
-    user = os.geteuid()
-    if not directory:
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        directory = (os.environ.get("NVIDIA_DRA_LOCAL_IPC_DIR")
-                     or (f"{runtime}/vmmshare" if runtime else f"/tmp/vmmshare-{user}"))
-    return os.path.join(text_of(directory), f"broker-{user}")
-
-
-def _check(path: str, what: os.stat_result) -> None:
-    if what.st_uid != os.geteuid() or stat.S_IMODE(what.st_mode) & 0o077:
-        raise PermissionDenied(f"{path} is of user {what.st_uid}, with mode "
-                               f"{stat.S_IMODE(what.st_mode):o}; expected this user's alone",
-                               "Remove it, or name another directory.")
-
-
-def _check_folder(folder: str) -> None:
-    _check(folder, os.lstat(folder))  # A link would be somebody else's.
-
-
-def _check_is_file(path: str, what: os.stat_result) -> None:
-    if not stat.S_ISREG(what.st_mode):
-        raise InvalidArgument(f"{path} is no entry of a broker: it is no file", "Remove it.")
-
-
-def _path(folder: str, name: str) -> str:
-    return os.path.join(folder, _BEGIN + name.replace("/", "%"))
-
-
 def _server(directory: Path) -> Server:
-    folder = _folder(directory)  # The environment may name another one by now.
+    folder = folder_of(directory)  # The environment may name another one by now.
     pid, server = _servers.get(folder, (0, None))
     if server is None or pid != os.getpid():  # A forked child's is its own.
         server = Server(directory=directory)
@@ -88,115 +48,11 @@ def _server(directory: Path) -> Server:
     return server
 
 
-# Held where a descriptor of an entry is opened or closed, and while a process is forked: the child
-# closes all that there are, and nothing else.
-_forking = threading.RLock()
-
-
-class _Entry:
-    """The file of a name, which this process alone has locked once it owns it: a forked child
-    closes it, for the lock stands as long as anybody has the descriptor. Whatever ends a call, as
-    Ctrl-C does, leaves the descriptor here, for withdraw()."""
-
-    def __init__(self, path: str):
-        self.path, self.descriptor = path, -1
-        self.is_ours, self.is_parents = False, False
-
-    def own(self, name: str) -> None:
-        """Locks it: the lock goes with the process, and a name whose entry nobody has locked is
-        free. AlreadyExists when another one has. REQUIRES: nobody forks."""
-        _entries.add(self)
-        while True:
-            self.descriptor = os.open(
-                self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            _check_is_file(self.path, os.fstat(self.descriptor))
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Else its owner removed it meanwhile, and what is there now is another one.
-                self.is_ours = os.fstat(self.descriptor).st_ino == os.stat(self.path).st_ino
-            except FileNotFoundError:
-                pass
-            except BlockingIOError:
-                raise AlreadyExists(f"{name!r} is published already, by a process that is there",
-                                    "Take another name, or close what has this one.") from None
-            if self.is_ours:
-                return
-            self._let_go()
-
-    def withdraw(self) -> None:
-        """Once more it does nothing; of two who call it one does."""
-        with _forking:
-            try:
-                # Unless somebody removed it: nobody else has the lock on it.
-                with contextlib.suppress(FileNotFoundError):
-                    if (self.is_ours and self.descriptor >= 0
-                            and os.stat(self.path).st_ino == os.fstat(self.descriptor).st_ino):
-                        os.unlink(self.path)
-            finally:
-                self._let_go()
-                _entries.discard(self)
-
-    def _let_go(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-_entries: "set[_Entry]" = set()  # All that are open.
-# Of what was collected: a collection may come in the middle of anything, and waits for no fork.
-_collected: "builtins.list[tuple[_Entry, typing.Any]]" = []
-
-
-def _close_collected() -> None:
-    """Unless another thread has the lock, which calls this once it has let go of it."""
-    shares = []
-    while _collected and _forking.acquire(blocking=False):
-        try:
-            with contextlib.suppress(IndexError, OSError):
-                entry, share = _collected.pop()
-                shares.append(share)
-                entry.withdraw()
-        finally:
-            _forking.release()
-    for share in shares:
-        share.close()
-
-
-@contextlib.contextmanager
-def _no_fork() -> "typing.Iterator[None]":
-    try:
-        with _forking:
-            yield
-    finally:
-        _close_collected()
-
-
-def _go_on_in_parent() -> None:
-    _forking.release()
-    _close_collected()
-
-
-def _forget_in_child() -> None:
-    try:
-        _collected.clear()
-        while _entries:
-            entry = _entries.pop()
-            entry.is_parents = True
-            with contextlib.suppress(OSError):
-                entry._let_go()
-    finally:
-        _forking.release()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_go_on_in_parent,
-                    after_in_child=_forget_in_child)
-
-
 class Published(_closing.Closing):
     """Memory under a name while this exists: see publish(). The name is free when it was closed,
     and when its process has ended, however."""
 
-    def __init__(self, name: str, entry: _Entry, memory: Allocation, share: typing.Any):
+    def __init__(self, name: str, entry: Entry, memory: Allocation, share: typing.Any):
         self.name, self.memory = name, memory
         self._entry, self._share = entry, share
 
@@ -222,7 +78,7 @@ class Published(_closing.Closing):
             self._entry.withdraw()
         finally:
             self._share.close()
-            _close_collected()
+            close_collected()
 
     @property
     def closed(self) -> bool:
@@ -231,8 +87,7 @@ class Published(_closing.Closing):
     def __del__(self) -> None:
         entry = getattr(self, "_entry", None)
         if entry is not None and entry.descriptor >= 0:
-            _collected.append((entry, self._share))
-            _close_collected()
+            collect(entry, self._share)
 
 
 def publish(name: "str | bytes", memory: Allocation, *, directory: Path = "") -> Published:
@@ -245,63 +100,20 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: Path = "") ->
     if not isinstance(memory, Allocation):
         raise TypeError(f"publish() takes an Allocation, of adopt(ptr, nbytes) for example, not a "
                         f"{type(memory).__name__}")
-    name = _name_of(name)
-    entry = _Entry(_path(_folder(directory), name))
+    name = name_of(name)
+    entry = Entry(name, directory)
     share = _server(directory).share(memory)  # Makes the folder, too.
     published = Published(name, entry, memory, share)
     try:
-        folder = _folder(directory)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        _check_folder(folder)
-        with _no_fork():
+        make_folder(directory)
+        with no_fork():
             entry.own(name)
-        text = json.dumps({"name": name, "text": str(share), "offset": memory.offset,
-                           "nbytes": memory.nbytes})
-        os.ftruncate(entry.descriptor, 0)
-        # The end says that all of it is there.
-        os.write(entry.descriptor, text.encode() + b"\n")
+        entry.say({"name": name, "text": str(share), "offset": memory.offset,
+                   "nbytes": memory.nbytes})
     except BaseException:
         published.close()
         raise
     return published
-
-
-def _read(name: "str | bytes", directory: Path) -> "tuple[str, str, int, int]":
-    """(name, text of the share, offset, bytes) of an entry."""
-    name = _name_of(name)
-    folder = _folder(directory)
-    path = _path(folder, name)
-    try:
-        _check_folder(folder)
-        # What is no file, a FIFO for example, must not hold up whoever looks.
-        entry = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise NotFound(f"nobody has published {name!r}; {path} is not there",
-                       "Share the folder of the sockets with its owner, and its path.") from None
-    except OSError as why:
-        if why.errno not in (errno.ELOOP, errno.ENXIO):  # A link; a socket.
-            raise
-        raise InvalidArgument(f"{path} is no entry of a broker: it is no file",
-                              "Remove it.") from why
-    try:
-        _check_is_file(path, os.fstat(entry))
-        _check(path, os.fstat(entry))
-        said = os.read(entry, _MOST)
-    finally:
-        os.close(entry)
-    if not said.endswith(b"\n"):
-        raise NotFound(f"{name!r} is not published: its owner ended, or is about to", "Try again.")
-    try:
-        what = json.loads(said)
-        text, offset, nbytes = what["text"], what["offset"], what["nbytes"]
-        if (what["name"] != name or not isinstance(text, str)
-                or not all(type(one) is int and 0 <= one < 2**63 for one in (offset, nbytes))):
-            raise ValueError(f"it says {what!r:.200}")
-        text.encode()  # JSON may say what is no Unicode.
-    except (KeyError, TypeError, ValueError, RecursionError) as why:
-        raise InvalidArgument(f"{path} is no entry of a broker, or a damaged one: {why}") from why
-    return name, text, offset, nbytes
 
 
 @contextlib.contextmanager
@@ -356,7 +168,7 @@ def fetch(name: "str | bytes", *, writable: bool = False, directory: Path = "",
     """The memory under a name, mapped, read-only unless `writable`. `device` as of connect().
     NotFound when nobody publishes it, InvalidArgument for an entry that is damaged,
     DeadlineExceeded."""
-    name, text, offset, nbytes = _read(name, directory)
+    name, text, offset, nbytes = read(name, directory)
     with _asking(name):
         memory = connect(text, timeout=timeout, writable=writable, device=device)
     if not isinstance(memory, Allocation) or offset + nbytes > memory.nbytes:
@@ -403,7 +215,7 @@ def fetch_handles(name: "str | bytes", *, directory: Path = "",
                   timeout: "float | None" = 10.0) -> Handles:
     """The handles of the memory under a name. What was published begins `offset` bytes into the
     chunks, side by side. Errors as fetch()."""
-    name, text, offset, nbytes = _read(name, directory)
+    name, text, offset, nbytes = read(name, directory)
     with _asking(name):
         return Handles(name, _Fetched(text, timeout), offset, nbytes)
 
@@ -411,13 +223,9 @@ def fetch_handles(name: "str | bytes", *, directory: Path = "",
 def list(*, directory: Path = "") -> "builtins.list[dict[str, typing.Any]]":
     """Name and nbytes of all that was published here by owners who did not close it; some of these
     may have ended, which fetch() tells. What fetch() refuses is left out."""
-    folder, found = _folder(directory), []
-    with contextlib.suppress(FileNotFoundError):
-        _check_folder(folder)
-        for file in sorted(os.listdir(folder)):
-            if not file.startswith(_BEGIN):
-                continue
-            with contextlib.suppress(NotFound, InvalidArgument, PermissionError):
-                name, _, _, nbytes = _read(file.removeprefix(_BEGIN).replace("%", "/"), directory)
-                found.append({"name": name, "nbytes": nbytes})
+    found = []
+    for one in names(directory):
+        with contextlib.suppress(NotFound, InvalidArgument, PermissionError):
+            name, _, _, nbytes = read(one, directory)
+            found.append({"name": name, "nbytes": nbytes})
     return found
