@@ -1,12 +1,9 @@
 #include <nanobind/stl/string.h>
 
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
@@ -17,12 +14,6 @@ namespace nb = nanobind;
 
 namespace vmm::python {
 namespace {
-
-// Fences in memory that processes share already.
-struct FenceArray {
-  std::shared_ptr<Storage> memory;      // Which each fence keeps, too.
-  Holder<vmmshare_fence_array> handle;  // So does this.
-};
 
 Object<Fence> MakeFence(std::shared_ptr<vmmshare_fence> handle,
                         std::shared_ptr<vmmshare_fence_pool> pool) {
@@ -82,64 +73,6 @@ Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
                    pool);
 }
 
-void CreateArray(FenceArray* self, const Array& array, bool kernels) {
-  const std::shared_ptr<Storage> memory = array.storage();
-  const Layout& layout = array.layout();
-  if (memory->place.device.device_type != kDLCUDA) {
-    throw nb::value_error(
-        "the array is in memory of the host. Fences of the host come from a "
-        "FencePool.");
-  }
-  if (memory->place.readonly) {
-    throw nb::value_error(
-        "the array is read-only. Open its memory with writable=True.");
-  }
-  if (layout.strides != DenseStrides(layout.shape)) {
-    throw nb::value_error("the array has gaps. Give all of its memory.");
-  }
-  const auto on = DeviceOf(nb::int_(memory->place.device.device_id));
-  const std::uint64_t address = array.address();
-  const auto bytes = static_cast<std::uint64_t>(layout.elements()) *
-                     static_cast<std::uint64_t>(layout.dtype->itemsize());
-  auto made = Make(&vmmshare_fence_array_close,
-                   [&](vmmshare_fence_array** out, vmmshare_error** error) {
-                     return (kernels ? &vmmshare_fence_array_create_with_kernels
-                                     : &vmmshare_fence_array_create)(
-                         on.get(), address, bytes, out, error);
-                   });
-  new (self) FenceArray{
-      memory, Holder<vmmshare_fence_array>(Keeping(memory, std::move(made)))};
-}
-
-std::uint64_t SizeOf(const FenceArray& self) {
-  return vmmshare_fence_array_size(self.handle.get());
-}
-
-Object<Fence> At(const FenceArray& self, std::int64_t index) {
-  const auto array = self.handle.shared();
-  const auto size = static_cast<std::int64_t>(SizeOf(self));
-  if (index < -size || index >= size) {
-    throw nb::index_error(("there is no fence " + std::to_string(index) +
-                           " of " + std::to_string(size))
-                              .c_str());
-  }
-  const auto at = static_cast<std::uint64_t>(index < 0 ? index + size : index);
-  auto fence = Make(&vmmshare_fence_close, [&](vmmshare_fence** made,
-                                               vmmshare_error** error) {
-    return vmmshare_fence_array_at(array.get(), at, made, error);
-  });
-  return MakeFence(Keeping(self.memory, std::move(fence)), nullptr);
-}
-
-void Clear(const FenceArray& self, nb::handle timeout) {
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  // On a thread, for each call puts the work on the GPU anew.
-  MustOnAThread(
-      [array = self.handle.shared(), timeout_ns](vmmshare_error** error) {
-        return vmmshare_fence_array_clear(array.get(), timeout_ns, error);
-      });
-}
-
 nb::bytes Ticket(const Fence& self) {
   std::uint8_t bytes[VMMSHARE_FENCE_TICKET_BYTES];
   Must([&](vmmshare_error** error) {
@@ -190,57 +123,6 @@ void Wait(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   void* const on = StreamOf(stream);
   Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
     return vmmshare_fence_wait(fence, on, value, error);
-  });
-}
-
-// A fence that somebody else may let go of meanwhile.
-struct Kept {
-  nb::object object;  // Has the mutex.
-  std::shared_ptr<vmmshare_fence> handle;
-  std::mutex* signalling;
-};
-
-// Of a generator nobody else may have them.
-std::vector<Kept> Keep(const nb::iterable& fences) {
-  std::vector<Kept> kept;
-  for (const nb::handle fence : fences) {
-    const auto& one = nb::cast<const Fence&>(fence);
-    kept.push_back({nb::borrow(fence), one.handle.shared(), &one.signalling});
-  }
-  return kept;
-}
-
-std::vector<vmmshare_fence*> HandlesOf(const std::vector<Kept>& fences) {
-  std::vector<vmmshare_fence*> handles;
-  handles.reserve(fences.size());
-  for (const Kept& fence : fences) handles.push_back(fence.handle.get());
-  return handles;
-}
-
-// One after the other in the order of their addresses, so that two threads do not
-// wait for each other.
-std::vector<std::unique_lock<std::mutex>> InTurn(
-    const std::vector<Kept>& signals) {
-  std::set<std::mutex*> mutexes;
-  for (const Kept& fence : signals) mutexes.insert(fence.signalling);
-  std::vector<std::unique_lock<std::mutex>> locks;
-  locks.reserve(mutexes.size());
-  for (std::mutex* mutex : mutexes) locks.emplace_back(*mutex);
-  return locks;
-}
-
-void Meet(const nb::iterable& signals, const nb::iterable& waits,
-          std::intptr_t stream, UInt64<"value"> value) {
-  const std::vector<Kept> to = Keep(signals);
-  const std::vector<Kept> from = Keep(waits);
-  const std::vector<vmmshare_fence*> signalled = HandlesOf(to);
-  const std::vector<vmmshare_fence*> awaited = HandlesOf(from);
-  void* const on = StreamOf(stream);
-  MustWithoutGil([&](vmmshare_error** error) {
-    const auto turn = InTurn(to);
-    return vmmshare_fence_meet(signalled.data(), signalled.size(),
-                               awaited.data(), awaited.size(), on, value,
-                               error);
   });
 }
 
@@ -350,49 +232,6 @@ void DefineFence(nb::module_& module) {
                 "Gives it back. With its pool it takes its memory along: see "
                 "FencePool.close().");
 
-  nb::class_<FenceArray> array(
-      module, "FenceArray",
-      "Fences in device memory that processes share already: fence i is the "
-      "same one for all\nthat have the memory, and needs no ticket. For ranks "
-      "of a job, SymmetricMemory.array()\nof them; on one machine prefer "
-      "FencePool, where the host looks without asking a GPU.");
-  array
-      .def("__init__", &CreateArray, nb::arg("array"), nb::kw_only(),
-           nb::arg("kernels") = false,
-           "`array`: all of its bytes become fences, FENCE_BYTES each. Its "
-           "memory stays until\nthe last fence has gone: synchronise their "
-           "streams first. Make it before streams wait.\nValueError for memory "
-           "of the host, read-only memory, gaps; InvalidArgument for a\nnumber "
-           "of bytes that is no multiple of FENCE_BYTES; FailedPrecondition "
-           "where it is no\nmemory of cuMemCreate().\nkernels: streams wait by "
-           "a kernel of one "
-           "thread, half as long, while it takes a place\non the GPU. Streams "
-           "must be "
-           "of the device's primary context, as PyTorch's are, and\nwho "
-           "signals must "
-           "have a GPU of its own.")
-      .def("__len__", &SizeOf)
-      .def("__getitem__", &At, nb::arg("index"),
-           "The fence, a new object each time.")
-      .def("__iter__",
-           [](const Object<FenceArray>& self) {
-             return Steal<nb::typed<nb::iterator, Fence>>(
-                 PySeqIter_New(self.ptr()));
-           })
-      .def("clear", &Clear, nb::kw_only(), nb::arg("timeout").none() = 10.0,
-           "Makes all of them new, of value 0: one process does, before any "
-           "uses them.");
-  DefineClosing(array, "Its fences stay.");
-  module.attr("FENCE_BYTES") = static_cast<int>(VMMSHARE_FENCE_BYTES);
-  module.def("meet", &Meet, nb::arg("signals"), nb::arg("waits"),
-             nb::arg("stream"), nb::arg("value"),
-             "Signals `value` to each of `signals` once what is on `stream` is "
-             "done, and "
-             "has later work\nwait for `value` from each of `waits`: with a "
-             "fence for each "
-             "other rank a barrier of their\nstreams. One kernel where all of "
-             "`waits` are of "
-             "arrays with kernels, and of 127 fences at\nmost.");
   module.def(
       "connect_fences", &OpenPool, nb::arg("text"), nb::arg("device") = 0,
       nb::kw_only(), nb::arg("timeout").none() = 10.0,

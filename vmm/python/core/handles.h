@@ -240,6 +240,8 @@ void DefineReads(nanobind::module_& module);
 void DefineRestorable(nanobind::module_& module);
 void DefineRegion(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
+void DefineFenceArray(nanobind::module_& module);
+void DefineMeet(nanobind::module_& module);
 void DefineFetched(nanobind::module_& module);
 void DefineRdma(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);

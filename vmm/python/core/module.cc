@@ -33,6 +33,8 @@ NB_MODULE(_core, module) {
   vmm::python::DefineMemory(module);
   vmm::python::DefinePool(module);
   vmm::python::DefineFence(module);
+  vmm::python::DefineFenceArray(module);
+  vmm::python::DefineMeet(module);
   vmm::python::DefineRemotePool(module);
   vmm::python::DefineServer(module);
   vmm::python::DefineFetched(module);
