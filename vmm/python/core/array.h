@@ -58,15 +58,6 @@ Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout);
 // The block of an own pool that it lies in; raises for another array.
 const PoolBlock& CheckHasTicket(const Array& array);
 
-// Of an int, or any sequence of ints.
-std::vector<std::int64_t> ShapeOf(nanobind::handle shape);
-
-// Row-major, from `offset` bytes on. ValueError when it would overflow.
-Layout DenseLayout(nanobind::handle shape, nanobind::handle dtype,
-                   std::uint64_t offset);
-// ValueError unless all of `layout` is within `size` bytes.
-void CheckWithin(const Layout& layout, std::uint64_t size);
-
 // What a consumer of DLPack takes over, of all versions from 1 on.
 DLManagedTensorVersioned* MakeManaged(const std::shared_ptr<Storage>& storage,
                                       const Layout& layout);
@@ -88,10 +79,6 @@ nanobind::object MakeNumPyArray(const Object<Array>& self,
                                 nanobind::handle dtype, nanobind::handle copy);
 
 void DefineArray(nanobind::module_& module);
-
-// Python's numbers, each `factor` times what it is.
-nanobind::tuple TupleOf(const std::vector<std::int64_t>& numbers,
-                        std::int64_t factor = 1);
 
 }  // namespace vmm::python
 

@@ -13,6 +13,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/foreign.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/shape.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;

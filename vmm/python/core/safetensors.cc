@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "vmm/python/core/array.h"
 #include "vmm/python/core/dtype.h"
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/shape.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;

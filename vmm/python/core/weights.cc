@@ -17,6 +17,7 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/keeper.h"
 #include "vmm/python/core/safetensors.h"
+#include "vmm/python/core/shape.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 #include "vmm/python/core/weights_layout.h"
