@@ -187,6 +187,13 @@ Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout) {
   return Give(new Array(std::move(storage), std::move(layout)));
 }
 
+Object<Array> ArrayIn(std::shared_ptr<Storage> storage, nb::handle shape,
+                      nb::handle dtype, std::uint64_t offset) {
+  Layout layout = DenseLayout(shape, dtype, offset);
+  CheckWithin(layout, storage->size);
+  return MakeArray(std::move(storage), std::move(layout));
+}
+
 void DefineArray(nb::module_& module) {
   nb::class_<Array>(
       module, "Array",

@@ -54,6 +54,9 @@ class Array {
 
 // A new Python object.
 Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout);
+// Row-major, from `offset` bytes of `storage` on. ValueError when it would leave that.
+Object<Array> ArrayIn(std::shared_ptr<Storage> storage, nanobind::handle shape,
+                      nanobind::handle dtype, std::uint64_t offset);
 
 // The block of an own pool that it lies in; raises for another array.
 const PoolBlock& CheckHasTicket(const Array& array);

@@ -33,32 +33,29 @@ void Create(Allocation* self, nb::handle device, UInt64<"nbytes"> nbytes,
       false};
 }
 
-Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
-                      nb::handle dtype, UInt64<"offset"> offset) {
+std::shared_ptr<Storage> StorageOf(const Allocation& self) {
   const Located at =
       Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()),
              self.opened_for);
-  const Place place = PlaceOf(at.on_host, at.device, self.readonly);
-  Layout layout = DenseLayout(shape, dtype, offset);
-  auto storage = std::make_shared<WholeMemory>(self.handle.shared(), place);
-  CheckWithin(layout, storage->size);
-  return MakeArray(std::move(storage), std::move(layout));
+  return std::make_shared<WholeMemory>(
+      self.handle.shared(), PlaceOf(at.on_host, at.device, self.readonly));
+}
+
+Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
+                      nb::handle dtype, UInt64<"offset"> offset) {
+  return ArrayIn(StorageOf(self), shape, dtype, offset);
 }
 
 Object<Array> StridedArrayOf(const Allocation& self, nb::handle shape,
                              nb::handle strides, nb::handle dtype,
                              std::uint64_t offset) {
-  Object<Array> dense = ArrayOf(self, nb::make_tuple(0), dtype, {0});
-  Layout layout = nb::cast<const Array&>(dense).layout();
-  layout.shape = ShapeOf(shape);
-  layout.strides = ShapeOf(strides);
-  layout.offset = offset;
+  auto storage = StorageOf(self);
+  Layout layout{&DTypeOf(dtype), ShapeOf(shape), ShapeOf(strides), offset};
   if (layout.strides.size() != layout.shape.size()) {
     throw nb::value_error("as many strides as lengths were expected");
   }
-  const auto storage = nb::cast<const Array&>(dense).storage();
   CheckWithin(layout, storage->size);
-  return MakeArray(storage, std::move(layout));
+  return MakeArray(std::move(storage), std::move(layout));
 }
 
 Object<Allocation> Adopt(UInt64<"ptr"> ptr, UInt64<"nbytes"> nbytes,

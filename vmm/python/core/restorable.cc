@@ -12,7 +12,6 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/opening.h"
 #include "vmm/python/core/path.h"
-#include "vmm/python/core/shape.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
@@ -181,11 +180,9 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
 
 Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
                       nb::handle dtype, UInt64<"offset"> offset) {
-  Layout layout = DenseLayout(shape, dtype, offset);
-  auto storage =
-      std::make_shared<RestorableMemory>(self.handle.shared(), self.place);
-  CheckWithin(layout, storage->size);
-  return MakeArray(std::move(storage), std::move(layout));
+  return ArrayIn(
+      std::make_shared<RestorableMemory>(self.handle.shared(), self.place),
+      shape, dtype, offset);
 }
 
 std::optional<double> Recalled(const Restorable& self) {

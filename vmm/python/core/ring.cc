@@ -12,7 +12,6 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/turns.h"
@@ -267,12 +266,9 @@ Object<Array> ArrayOf(const Ring& self, nb::handle item, nb::handle shape,
   const Located at = Locate(self.driver.get(), buffer.address);
   const Place place =
       PlaceOf(at.on_host, self.device.value_or(at.device), self.readonly);
-  Layout layout = DenseLayout(shape, dtype, offset);
-  CheckWithin(layout, buffer.size);
-  return MakeArray(
-      std::make_shared<RingMemory>(self.handle.shared(), buffer.address,
-                                   buffer.size, place),
-      std::move(layout));
+  return ArrayIn(std::make_shared<RingMemory>(
+                     self.handle.shared(), buffer.address, buffer.size, place),
+                 shape, dtype, offset);
 }
 
 }  // namespace

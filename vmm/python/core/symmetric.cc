@@ -9,7 +9,6 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/shape.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
@@ -217,11 +216,9 @@ Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
   const std::uint64_t address = AddressOf(self, rank);
   // Whoever takes the array works on the device that it names.
   const Place place{{kDLCUDA, self.device}, false};
-  Layout layout = DenseLayout(shape, dtype, offset);
-  auto storage =
-      std::make_shared<SymmetricPart>(self.handle.shared(), address, place);
-  CheckWithin(layout, storage->size);
-  return MakeArray(std::move(storage), std::move(layout));
+  return ArrayIn(
+      std::make_shared<SymmetricPart>(self.handle.shared(), address, place),
+      shape, dtype, offset);
 }
 
 std::uint64_t Allocate(const Symmetric& self, UInt64<"nbytes"> nbytes,
