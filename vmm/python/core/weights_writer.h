@@ -1,4 +1,4 @@
-// A set that is being written, and copies into it.
+// A set that is being written, and what is done to it.
 #ifndef VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_WRITER_H_
 #define VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_WRITER_H_
 
@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include "vmm/python/core/storage.h"
 
 namespace vmm::python {
+
+struct FileReads;
 
 struct WeightsWriter {
   void Close() {
@@ -62,6 +65,18 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self,
                                        const nanobind::list& tensors,
                                        const std::vector<std::uint64_t>& places,
                                        std::intptr_t stream);
+
+// Reads `given` of the files. `progress(done, total)` is called with bytes, unless it
+// is None; what it raises ends the reading.
+void ReadFiles(WeightsWriter& self, const std::vector<nanobind::bytes>& paths,
+               const FileReads& given, std::uint32_t threads,
+               nanobind::handle progress);
+
+// Has the Keeper hold it under the name; returns the generation.
+std::uint64_t Publish(WeightsWriter& self, nanobind::handle keeper,
+                      const std::string& name, bool checksum_all,
+                      nanobind::handle timeout);
+void Seal(WeightsWriter& self, std::uint64_t generation);
 
 }  // namespace vmm::python
 
