@@ -1,13 +1,12 @@
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "vmm/python/core/array.h"
+#include "vmm/python/core/collective.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
@@ -36,119 +35,6 @@ class SymmetricPart final : public Storage {
  private:
   const std::shared_ptr<vmmshare_symmetric> from_;
 };
-
-// The program's exchange, on the thread that called in, and what it raised.
-struct Caller {
-  nb::handle exchange;
-  std::optional<nb::python_error> raised;
-
-  // `missing`: whether a LookupError says that the value is not there.
-  template <typename Body>
-  vmmshare_status Run(const Body& body, bool missing) {
-    try {
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      body();
-      return VMMSHARE_OK;
-    } catch (nb::python_error& error) {
-      // By Ctrl-C, say: nobody waits any longer to learn who is missing.
-      if (!error.matches(PyExc_Exception)) throw;
-      if (missing && error.matches(PyExc_LookupError)) {
-        return VMMSHARE_NOT_FOUND;
-      }
-      // The first: the calls after it are made to say who is missing.
-      if (!raised.has_value()) raised.emplace(std::move(error));
-    } catch (const std::exception&) {
-      // Not what an exchange returns.
-      return VMMSHARE_INVALID_ARGUMENT;
-    }
-    return VMMSHARE_CANCELLED;
-  }
-};
-
-// The caller's exchange for a call that has a thread of its own, where nothing of
-// the caller's is touched.
-struct FromAfar {
-  Caller& caller;
-  Errands& errands;
-
-  template <typename Body>
-  vmmshare_status Run(const Body& body, bool missing = false) {
-    vmmshare_status status = VMMSHARE_CANCELLED;
-    const bool has_run = errands.Run(
-        [&] { status = caller.Run([&] { body(caller.exchange); }, missing); });
-    return has_run ? status : VMMSHARE_CANCELLED;
-  }
-};
-
-// Within threading.TIMEOUT_MAX: an exchange hands it to what waits.
-double Seconds(std::int64_t timeout_ns) {
-  return std::clamp(static_cast<double>(timeout_ns) / 1e9, 0.0, 9e9);
-}
-
-vmmshare_status Put(void* user, const char* key, const std::uint8_t* value,
-                    std::uint64_t size, std::int64_t) {
-  return static_cast<FromAfar*>(user)->Run([&](nb::handle exchange) {
-    exchange.attr("put")(key, nb::bytes(value, static_cast<std::size_t>(size)));
-  });
-}
-
-vmmshare_status Fence(void* user, std::int64_t timeout_ns) {
-  return static_cast<FromAfar*>(user)->Run([&](nb::handle exchange) {
-    exchange.attr("fence")(Seconds(timeout_ns));
-  });
-}
-
-vmmshare_status Get(void* user, std::int32_t rank, const char* key,
-                    std::uint8_t* value, std::uint64_t room,
-                    std::uint64_t* size, std::int64_t) {
-  return static_cast<FromAfar*>(user)->Run(
-      [&](nb::handle exchange) {
-        const auto got = nb::cast<nb::bytes>(exchange.attr("get")(rank, key));
-        *size = got.size();
-        std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
-                    reinterpret_cast<char*>(value));
-      },
-      true);
-}
-
-struct Ranks {
-  int rank;
-  int size;
-};
-
-Ranks RanksOf(nb::handle exchange) {
-  return {nb::cast<int>(exchange.attr("rank")),
-          nb::cast<int>(exchange.attr("size"))};
-}
-
-// Runs `call(exchange, outcome)`, in which every rank takes part and which refers
-// only to what it owns; what `exchange` raised goes before what that led to. The
-// exchange is called on this thread: MPI, say, may allow no other.
-template <typename Call>
-std::shared_ptr<void> RunCollective(nb::handle exchange, Ranks ranks,
-                                    const std::string& scope, Call call) {
-  WithoutNul(scope);
-  Caller caller{exchange, std::nullopt};
-  try {
-    return WaitOnAThread([&caller, ranks, scope, call = std::move(call)](
-                             Outcome& outcome, Errands& errands) {
-      FromAfar from_afar{caller, errands};
-      const vmmshare_exchange calls = {sizeof(vmmshare_exchange),
-                                       "python",
-                                       scope.c_str(),
-                                       ranks.rank,
-                                       ranks.size,
-                                       &from_afar,
-                                       &Put,
-                                       &Fence,
-                                       &Get};
-      call(calls, outcome);
-    });
-  } catch (const nb::python_error& error) {
-    if (!caller.raised.has_value() || !error.matches(PyExc_Exception)) throw;
-  }
-  throw nb::python_error(std::move(*caller.raised));
-}
 
 // The device of this rank; or what was raised for it, and its words.
 struct MaybeDevice {
