@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <string>
@@ -11,25 +12,17 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// (whether it can be registered, why not).
-nb::tuple Rdma(const Allocation& self) {
+// (whether it can be registered, why not): vmmshare_memory_rdma() of an Allocation,
+// vmmshare_pool_rdma() of a Pool.
+template <auto rdma, typename Memory>
+nb::tuple Rdma(const Memory& self) {
   const auto memory = self.handle.shared();
   int capable = 0;
-  const std::shared_ptr<vmmshare_text> refusal = Make(
-      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
-        return vmmshare_memory_rdma(memory.get(), &capable, made, error);
+  const std::string refusal =
+      MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+        return rdma(memory.get(), &capable, made, error);
       });
-  return nb::make_tuple(capable != 0, vmmshare_text_get(refusal.get()));
-}
-
-nb::tuple PoolRdma(const Pool& self) {
-  const auto pool = self.handle.shared();
-  int capable = 0;
-  const std::shared_ptr<vmmshare_text> refusal = Make(
-      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
-        return vmmshare_pool_rdma(pool.get(), &capable, made, error);
-      });
-  return nb::make_tuple(capable != 0, vmmshare_text_get(refusal.get()));
+  return nb::make_tuple(capable != 0, refusal);
 }
 
 // [(descriptor, offset, bytes)]; the descriptors are the caller's.
@@ -86,8 +79,9 @@ std::uint32_t RdmaFlag(const std::string& rdma) {
 }
 
 void DefineRdma(nb::module_& module) {
-  module.def("_rdma", &Rdma, nb::arg("memory"));
-  module.def("_rdma", &PoolRdma, nb::arg("memory"));
+  module.def("_rdma", &Rdma<&vmmshare_memory_rdma, Allocation>,
+             nb::arg("memory"));
+  module.def("_rdma", &Rdma<&vmmshare_pool_rdma, Pool>, nb::arg("memory"));
   module.def("_dma_bufs", &DmaBufs, nb::arg("memory"), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("pcie"));
   module.def("_dma_bufs_at", &DmaBufsAt, nb::arg("address"), nb::arg("nbytes"),
