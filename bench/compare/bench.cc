@@ -36,21 +36,18 @@ absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
 std::vector<const Route*> Bench::RoutesFor(const Link& link,
                                            RouteSet set) const {
   std::vector<const Route*> routes;
-  for (const Route& route : Routes()) {
-    const bool is_own_block = route.name == routes::kLegacyIpcOwnBlock.name;
-    const bool is_arena = route.name == routes::kLegacyIpcArena.name ||
-                          route.name == routes::kLegacyIpcCached.name;
-    const bool is_large = route.name == routes::kPoolOfGib.name;
+  for (const Route* route : Routes()) {
+    const bool is_own_block = route == &routes::kLegacyIpcOwnBlock;
+    const bool is_arena =
+        route == &routes::kLegacyIpcArena || route == &routes::kLegacyIpcCached;
+    const bool is_large = route == &routes::kPoolOfGib;
     const bool belongs = set == RouteSet::kTensors
                              ? !is_own_block
                              : !is_large && (set == RouteSet::kAll ||
                                              (!is_own_block && !is_arena));
-    const bool wanted = options.routes.empty() ||
-                        std::find(options.routes.begin(), options.routes.end(),
-                                  route.name) != options.routes.end();
-    if (wanted && belongs &&
-        unavailable.find({IndexOf(route), link.place()}) == unavailable.end()) {
-      routes.push_back(&route);
+    if (belongs && IsWanted(options.routes, route->name) &&
+        !unavailable.contains({IndexOf(*route), link.place()})) {
+      routes.push_back(route);
     }
   }
   return routes;
@@ -64,17 +61,17 @@ absl::Status Bench::GoOn() const {
 
 absl::Status TryRoutes(Bench& bench) {
   for (const std::unique_ptr<Link>& link : bench.links) {
-    for (const Route& route : Routes()) {
+    for (const Route* route : Routes()) {
       RETURN_IF_ERROR(bench.GoOn());
       bench.progress.Step(
-          absl::StrCat("trying ", route.label, ", ", link->place()));
-      absl::Status tried = TryRoute(bench, route, *link);
+          absl::StrCat("trying ", route->label, ", ", link->place()));
+      absl::Status tried = TryRoute(bench, *route, *link);
       if (absl::IsDataLoss(tried) || absl::IsUnavailable(tried)) {
         return vmm::platform::Annotate(
-            tried, absl::StrCat(route.label, ", ", link->place()));
+            tried, absl::StrCat(route->label, ", ", link->place()));
       }
       if (!tried.ok()) {
-        bench.unavailable[{IndexOf(route), link->place()}] =
+        bench.unavailable[{IndexOf(*route), link->place()}] =
             std::string(tried.message());
       }
     }

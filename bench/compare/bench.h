@@ -32,7 +32,7 @@ struct Bench {
   // Importers on the same GPU and, perhaps, on a peer.
   std::vector<std::unique_ptr<Link>> links = {};
   // Why a route does not work with a link, by route and place. Empty: it does.
-  std::map<std::pair<std::size_t, std::string>, std::string> unavailable = {};
+  std::map<std::pair<std::uint32_t, std::string>, std::string> unavailable = {};
   Results results = {};
   Progress progress = {};
 

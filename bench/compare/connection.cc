@@ -20,7 +20,7 @@ using vmm::platform::OsHandle;
 class Batch {
  public:
   Batch(const Route& route, const ShareOptions& options) {
-    header_.route = static_cast<std::uint32_t>(IndexOf(route));
+    header_.route = IndexOf(route);
     header_.with_steps = options.with_steps ? 1 : 0;
     header_.count_calls = options.count_calls ? 1 : 0;
     header_.alone = options.alone ? 1 : 0;
@@ -180,8 +180,7 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
     RETURN_IF_ERROR(batch->Send(link_->channel()));
   }
   Writer finish;
-  finish.Put(FinishRequest{static_cast<std::uint32_t>(IndexOf(*route_)),
-                           options.touch ? 1U : 0U});
+  finish.Put(FinishRequest{IndexOf(*route_), options.touch ? 1U : 0U});
   ASSIGN_OR_RETURN(Answer answer, link_->Ask(kFinish, finish));
   if (answer.count < items.size()) {
     return absl::InternalError(absl::StrCat("the importer has ", answer.count,

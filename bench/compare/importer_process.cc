@@ -156,7 +156,7 @@ class Server {
     }
     const std::int64_t start = NowNs();
     ASSIGN_OR_RETURN(std::unique_ptr<Importer> importer,
-                     Routes()[route].import(gpu_));
+                     Routes()[route]->import(gpu_));
     RETURN_IF_ERROR(importer->Meet(owner));
     if (slow_connect_ns_ > 0 && IsSlowed(route)) Spin(slow_connect_ns_);
     answer->wall_ns = static_cast<double>(NowNs() - start);
@@ -238,7 +238,7 @@ class Server {
 
   // --slow_import and --slow_connect are of vmmshare's pool.
   static bool IsSlowed(std::uint32_t route) {
-    return Routes()[route].name == routes::kPool.name;
+    return Routes()[route] == &routes::kPool;
   }
 
   absl::Status Finish(Session& session, bool touch, Answer* answer) {

@@ -40,14 +40,14 @@ absl::StatusOr<Answer> Link::Ask(MessageType type, const Writer& request) {
 
 absl::StatusOr<Answer> Link::Ask(MessageType type, const Route& route) {
   Writer request;
-  request.Put(static_cast<std::uint32_t>(IndexOf(route)));
+  request.Put(IndexOf(route));
   return Ask(type, request);
 }
 
 absl::StatusOr<Answer> Link::Open(const Route& route,
                                   const Introduction& owner) {
   Writer request;
-  request.Put(static_cast<std::uint32_t>(IndexOf(route)));
+  request.Put(IndexOf(route));
   request.PutBytes(owner.bytes);
   std::vector<const OsHandle*> handles;
   handles.reserve(owner.handles.size());

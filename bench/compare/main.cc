@@ -1,6 +1,5 @@
 // vmmshare-bench: every way of sharing GPU memory between two processes, with
 // the same work, in one run. --help says what is measured.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -74,18 +73,12 @@ void PrintHeader(const Bench& bench) {
 // Routes that do not work here, each with its reason.
 void PrintUnavailable(Bench& bench) {
   for (const auto& [where, reason] : bench.unavailable) {
-    const Route& route = Routes()[where.first];
+    const Route& route = *Routes()[where.first];
     Print(absl::StrCat("  ", route.label, ", ", where.second,
                        ": not available: ", reason, "\n"));
     bench.results.context.emplace_back(
         absl::StrCat("not_available.", route.name, ".", where.second), reason);
   }
-}
-
-bool Chosen(const Options& options, const Scenario& scenario) {
-  return options.scenarios.empty() ||
-         std::find(options.scenarios.begin(), options.scenarios.end(),
-                   scenario.name) != options.scenarios.end();
 }
 
 void PrintTables(Bench& bench, std::size_t from) {
@@ -100,7 +93,7 @@ void PrintTables(Bench& bench, std::size_t from) {
 // and the context says that others are not, and why.
 absl::Status RunScenarios(Bench& bench) {
   for (const Scenario& scenario : Scenarios()) {
-    if (!Chosen(bench.options, scenario)) continue;
+    if (!IsWanted(bench.options.scenarios, scenario.name)) continue;
     bench.results.context.emplace_back(absl::StrCat("timed.", scenario.name),
                                        scenario.timed);
     const std::size_t tables = bench.results.tables.size();

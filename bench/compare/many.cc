@@ -237,10 +237,10 @@ const char* NameOf(Subscriber subscriber) {
 }
 
 const ManySamples* Find(const ManyByRoute& samples, const Route& route) {
-  for (const auto& [at, of] : samples) {
-    if (at->name == route.name && !of.readable.empty()) return &of;
-  }
-  return nullptr;
+  const auto found = samples.find(&route);
+  return found == samples.end() || found->second.readable.empty()
+             ? nullptr
+             : &found->second;
 }
 
 absl::Status ShareMany(Bench& bench, Link& link,

@@ -78,6 +78,11 @@ absl::Status Check(const Options& options) {
 
 }  // namespace
 
+bool IsWanted(const std::vector<std::string>& names, const std::string& name) {
+  return names.empty() ||
+         std::find(names.begin(), names.end(), name) != names.end();
+}
+
 absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   Options options;
   // Abseil's own ends the program with an error.

@@ -41,6 +41,9 @@ struct Options {
   std::string route;
 };
 
+// Whether `names` of scenarios or routes have this one; none means all.
+bool IsWanted(const std::vector<std::string>& names, const std::string& name);
+
 // INVALID_ARGUMENT for a word that is not understood.
 absl::StatusOr<Options> ParseOptions(int argc, char** argv);
 

@@ -1,6 +1,6 @@
 #include "bench/compare/route.h"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "platform/base/status_macros.h"
@@ -28,25 +28,27 @@ absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
   return absl::OkStatus();
 }
 
-absl::Span<const Route> Routes() {
-  static const std::array<Route, 9> kAll = {
-      routes::kLegacyIpc,       routes::kLegacyIpcOwnBlock,
-      routes::kLegacyIpcCached, routes::kLegacyIpcArena,
-      routes::kStreamPoolIpc,   routes::kBareCalls,
-      routes::kDedicated,       routes::kPool,
-      routes::kPoolOfGib};
+absl::Span<const Route* const> Routes() {
+  static constexpr const Route* kAll[] = {
+      &routes::kLegacyIpc,       &routes::kLegacyIpcOwnBlock,
+      &routes::kLegacyIpcCached, &routes::kLegacyIpcArena,
+      &routes::kStreamPoolIpc,   &routes::kBareCalls,
+      &routes::kDedicated,       &routes::kPool,
+      &routes::kPoolOfGib};
   return kAll;
 }
 
 const Route* FindRoute(const std::string& name) {
-  for (const Route& route : Routes()) {
-    if (name == route.name) return &route;
+  for (const Route* route : Routes()) {
+    if (name == route->name) return route;
   }
   return nullptr;
 }
 
-std::size_t IndexOf(const Route& route) {
-  return static_cast<std::size_t>(&route - Routes().data());
+std::uint32_t IndexOf(const Route& route) {
+  const auto all = Routes();
+  return static_cast<std::uint32_t>(std::find(all.begin(), all.end(), &route) -
+                                    all.begin());
 }
 
 }  // namespace bench::compare

@@ -132,12 +132,12 @@ struct Route {
   absl::StatusOr<std::unique_ptr<Importer>> (*import)(Gpu& gpu);
 };
 
-// Legacy first: the others are compared with it.
-absl::Span<const Route> Routes();
-inline constexpr std::size_t kLegacy = 0;
+// Those below. Legacy first: the others are compared with it.
+absl::Span<const Route* const> Routes();
 // nullptr when there is none.
 const Route* FindRoute(const std::string& name);
-std::size_t IndexOf(const Route& route);
+// In Routes(); so a route is called between processes.
+std::uint32_t IndexOf(const Route& route);
 
 namespace routes {
 // Each in a file of its own.

@@ -35,7 +35,7 @@ absl::Status Copy(Link& link, std::uint64_t size, Source* source) {
   CopyRequest request;
   request.local = source->route == nullptr ? 1 : 0;
   if (source->route != nullptr) {
-    request.route = static_cast<std::uint32_t>(IndexOf(*source->route));
+    request.route = IndexOf(*source->route);
   }
   request.size = size;
   request.times = kTimes;
@@ -68,10 +68,10 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
   for (const Source& source : sources) {
     const double rate = Rate(size, Median(source.ns));
     if (source.route == nullptr) local = rate;
-    if (source.key() == routes::kLegacyIpc.name) legacy = rate;
+    if (source.route == &routes::kLegacyIpc) legacy = rate;
     const double base = link.key() == "peer" ? legacy : local;
-    const bool ours = source.key() == routes::kDedicated.name ||
-                      source.key() == routes::kPool.name;
+    const bool ours =
+        source.route == &routes::kDedicated || source.route == &routes::kPool;
     if (ours && base > 0) worst = std::min(worst.value_or(1e9), rate / base);
     table.rows.push_back(
         {source.label(), absl::StrFormat("%.1f", rate),

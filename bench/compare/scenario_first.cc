@@ -74,10 +74,9 @@ absl::Status One(Bench& bench, const Route& route, Link& link,
 std::vector<const Route*> InTurn(const std::vector<const Route*>& routes,
                                  int turn) {
   std::vector<const Route*> order = Rotated(routes, turn / 2 * 2);
-  const auto bare =
-      std::find(order.begin(), order.end(), FindRoute(routes::kBareCalls.name));
+  const auto bare = std::find(order.begin(), order.end(), &routes::kBareCalls);
   const auto dedicated =
-      std::find(order.begin(), order.end(), FindRoute(routes::kDedicated.name));
+      std::find(order.begin(), order.end(), &routes::kDedicated);
   if (turn % 2 == 1 && bare != order.end() && dedicated != order.end()) {
     std::iter_swap(bare, dedicated);
   }
@@ -114,9 +113,8 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
        {"total", "total p99", "to legacy", "next share", "to legacy"}) {
     table.header.emplace_back(column);
   }
-  const Samples* legacy = samples.contains(&Routes()[kLegacy])
-                              ? &samples[&Routes()[kLegacy]]
-                              : nullptr;
+  // Without samples its medians are 0, and no ratio is shown.
+  const Samples& legacy = samples[&routes::kLegacyIpc];
   for (const Route* route : routes) {
     const Samples& of = samples[route];
     if (of.total.empty()) continue;
@@ -133,13 +131,9 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
     bench.results.metrics.push_back({prefix + "/next_share", of.next_share});
     row.push_back(TimeTextOr(of.total, 50));
     row.push_back(TimeTextOr(of.total, 99));
-    row.push_back(legacy == nullptr
-                      ? "-"
-                      : RatioText(Median(legacy->total) / Median(of.total)));
+    row.push_back(RatioText(Median(legacy.total) / Median(of.total)));
     row.push_back(TimeTextOr(of.next_share, 50));
-    row.push_back(legacy == nullptr ? "-"
-                                    : RatioText(Median(legacy->next_share) /
-                                                Median(of.next_share)));
+    row.push_back(RatioText(Median(legacy.next_share) / Median(of.next_share)));
     table.rows.push_back(row);
   }
   table.notes = {
@@ -187,8 +181,8 @@ absl::Status Run(Bench& bench) {
         chart.series[i].points.emplace_back(static_cast<double>(size),
                                             Median(samples[routes[i]].total));
       }
-      const Samples& bare = samples[FindRoute(routes::kBareCalls.name)];
-      const Samples& dedicated = samples[FindRoute(routes::kDedicated.name)];
+      const Samples& bare = samples[&routes::kBareCalls];
+      const Samples& dedicated = samples[&routes::kDedicated];
       if (!bare.calls.empty() && !dedicated.calls.empty()) {
         logs += LogRatio(dedicated, bare);
         ++sizes;
