@@ -21,9 +21,7 @@ class Batch {
  public:
   Batch(const Route& route, const ShareOptions& options) {
     header_.route = IndexOf(route);
-    header_.with_steps = options.with_steps ? 1 : 0;
-    header_.count_calls = options.count_calls ? 1 : 0;
-    header_.alone = options.alone ? 1 : 0;
+    header_.options = options;
   }
 
   bool empty() const { return header_.count == 0; }
@@ -41,7 +39,7 @@ class Batch {
     for (std::size_t i = 0; i < items.size(); ++i) blocks_[i] = items[i].block;
     const auto out = absl::MakeSpan(lot_.data(), items.size());
     absl::Status exported = counter.Count([&] {
-      return header_.alone != 0
+      return header_.options.alone
                  ? owner.Export(blocks_[0], &lot_[0])
                  : owner.ExportLot(
                        absl::MakeConstSpan(blocks_.data(), items.size()), out);
@@ -180,7 +178,8 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
     RETURN_IF_ERROR(batch->Send(link_->channel()));
   }
   Writer finish;
-  finish.Put(FinishRequest{IndexOf(*route_), options.touch ? 1U : 0U});
+  finish.Put(IndexOf(*route_));
+  finish.Put(options.touch);
   ASSIGN_OR_RETURN(Answer answer, link_->Ask(kFinish, finish));
   if (answer.count < items.size()) {
     return absl::InternalError(absl::StrCat("the importer has ", answer.count,

@@ -24,15 +24,6 @@ struct Item {
   std::uint32_t word = 0;
 };
 
-struct ShareOptions {
-  bool with_steps = false;  // Times each step of each block.
-  bool touch = false;       // Reads a word of each block at the importer.
-  // Counts calls, which takes time: times mean nothing then.
-  bool count_calls = false;
-  // Exports and imports each block by itself, between two clocks of its own.
-  bool alone = false;
-};
-
 // What sharing some blocks took, closing and freeing excluded.
 struct Shared {
   Meter exporter;               // Exporting alone.

@@ -121,7 +121,7 @@ class Server {
     Session& session = found->second;
     switch (message.type) {
       case kFinish:
-        return Finish(session, reader.Get<std::uint32_t>() != 0, answer);
+        return Finish(session, reader.Get<bool>(), answer);
       case kVerify:
         return Verify(session, answer);
       case kCloseAll: {
@@ -180,22 +180,20 @@ class Server {
         static_cast<double>(received_at - header.sent_at);
     if (!session.status.ok()) return;
     std::size_t next_handle = 0;
+    const bool alone = header.options.alone;
+    const bool counts = header.options.count_calls;
     Steps* const steps =
-        header.with_steps != 0 ? &session.so_far.steps : nullptr;
-    CallCounter counter(header.count_calls != 0 ? &session.so_far.calls
-                                                : nullptr);
+        header.options.with_steps ? &session.so_far.steps : nullptr;
+    CallCounter counter(counts ? &session.so_far.calls : nullptr);
     session.meter.Start();
     std::int64_t lot_start = NowNs();
     std::array<Incoming, kLot> lot;
     std::array<Block, kLot> blocks;
     std::array<std::uint32_t, kLot> words{};
-    const bool alone = header.alone != 0;
+    // One at a time where calls are counted: each is seen for itself.
+    const std::uint32_t most = alone || counts ? 1 : std::uint32_t{kLot};
     for (std::uint32_t left = header.count; left > 0;) {
-      // One at a time where calls are counted: each is seen for itself.
-      const auto count =
-          std::min<std::uint32_t>(left, alone || header.count_calls != 0
-                                            ? 1
-                                            : static_cast<std::uint32_t>(kLot));
+      const std::uint32_t count = std::min(left, most);
       for (std::uint32_t i = 0; i < count; ++i) {
         const auto blob = reader.Get<BlobHeader>();
         lot[i].size = blob.size;

@@ -29,9 +29,8 @@ class Obedient {
   absl::Status Share() {
     ASSIGN_OR_RETURN(Channel importer, listener_.Accept(Deadline()));
     link_.emplace(std::move(importer));
-    ASSIGN_OR_RETURN(Connection connection,
+    ASSIGN_OR_RETURN(connection_,
                      Connection::Open(gpu_, route_, *link_, options_.corrupt));
-    connection_.emplace(std::move(connection));
     ASSIGN_OR_RETURN(items_, connection_->Create({options_.max_size}, 1));
     absl::Status shared = connection_->Share(items_, {}).status();
     return shared.ok() ? connection_->Verify() : shared;
@@ -73,9 +72,7 @@ absl::Status RunOwner(const Options& options) {
                    Channel::Connect(options.connect, {}, Deadline()));
   ASSIGN_OR_RETURN(Listener listener, Listener::Bind({}, {}));
   Writer address;
-  address.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(listener.address().data()),
-       listener.address().size()});
+  address.PutText(listener.address());
   absl::Status status = Send(observer, kGo, address);
 
   Obedient self(options, *route, *gpu, listener);
@@ -88,16 +85,14 @@ absl::Status RunOwner(const Options& options) {
       continue;
     }
     if (!order.ok()) return order.status();
-    switch (
-        static_cast<OwnerOrder>(Reader(order->payload).Get<std::uint32_t>())) {
+    const auto wanted = Reader(order->payload).Get<OwnerOrder>();
+    switch (wanted) {
       case OwnerOrder::kShare:
         status = SendAnswer(observer, self.Share(), Answer{});
         break;
       case OwnerOrder::kFree:
       case OwnerOrder::kFreeAfterHangUp:
-        status =
-            self.Free(Reader(order->payload).Get<std::uint32_t>() ==
-                      static_cast<std::uint32_t>(OwnerOrder::kFreeAfterHangUp));
+        status = self.Free(wanted == OwnerOrder::kFreeAfterHangUp);
         if (status.ok()) status = self.Trim();
         freed = true;
         break;

@@ -41,7 +41,7 @@ class Experiment {
         absl::StrCat("--device=", bench_.options.device),
         absl::StrCat("--at=", bench_.options.device)};
 
-    RETURN_IF_ERROR(Note(&free_before_));
+    ASSIGN_OR_RETURN(free_before_, bench_.gpu.FreeBytes());
     std::vector<std::string> args = common;
     args.insert(args.end(),
                 {"--role=owner", absl::StrCat("--route=", route_.name),
@@ -50,30 +50,23 @@ class Experiment {
     if (bench_.options.corrupt) args.emplace_back("--corrupt");
     ASSIGN_OR_RETURN(ChildProcess owner, ChildProcess::StartSelf(args));
     owner_.emplace(std::move(owner));
-    ASSIGN_OR_RETURN(Channel to_owner, owner_->Accept(listener, Deadline()));
-    to_owner_.emplace(std::move(to_owner));
+    ASSIGN_OR_RETURN(to_owner_, owner_->Accept(listener, Deadline()));
     ASSIGN_OR_RETURN(Message hello, to_owner_->Receive(Deadline()));
-    Reader reader(hello.payload);
-    const absl::Span<const std::uint8_t> address = reader.GetBytes();
 
-    RETURN_IF_ERROR(Note(&free_with_owner_));
+    ASSIGN_OR_RETURN(free_with_owner_, bench_.gpu.FreeBytes());
     args = common;
     args.insert(args.end(),
                 {"--role=importer",
-                 absl::StrCat("--connect=",
-                              std::string(address.begin(), address.end())),
+                 absl::StrCat("--connect=", Reader(hello.payload).GetText()),
                  absl::StrCat("--linger=", listener.address())});
     ASSIGN_OR_RETURN(ChildProcess importer, ChildProcess::StartSelf(args));
     importer_.emplace(std::move(importer));
-    ASSIGN_OR_RETURN(Channel to_importer,
-                     importer_->Accept(listener, Deadline()));
-    to_importer_.emplace(std::move(to_importer));
-    RETURN_IF_ERROR(Note(&free_with_both_));
+    ASSIGN_OR_RETURN(to_importer_, importer_->Accept(listener, Deadline()));
+    ASSIGN_OR_RETURN(free_with_both_, bench_.gpu.FreeBytes());
 
     RETURN_IF_ERROR(Order(OwnerOrder::kShare));
     RETURN_IF_ERROR(ReceiveAnswer(*to_owner_).status());
-    std::uint64_t free = 0;
-    RETURN_IF_ERROR(Note(&free));
+    ASSIGN_OR_RETURN(const std::uint64_t free, bench_.gpu.FreeBytes());
     if (free + size_ / 2 > free_with_both_) {
       return absl::InternalError(
           absl::StrCat("a shared block of ", size_,
@@ -103,8 +96,7 @@ class Experiment {
     if (!ordered.ok()) return ordered;
     const absl::Time deadline = absl::Now() + kPatience;
     while (absl::Now() < deadline) {
-      std::uint64_t free = 0;
-      RETURN_IF_ERROR(Note(&free));
+      ASSIGN_OR_RETURN(const std::uint64_t free, bench_.gpu.FreeBytes());
       if (free + size_ / 4 >= expected) {
         return static_cast<double>(NowNs() - start);
       }
@@ -127,14 +119,9 @@ class Experiment {
   }
 
  private:
-  absl::Status Note(std::uint64_t* free) {
-    absl::StatusOr<std::uint64_t> bytes = bench_.gpu.FreeBytes();
-    if (bytes.ok()) *free = *bytes;
-    return bytes.status();
-  }
   absl::Status Order(OwnerOrder order) {
     Writer writer;
-    writer.Put(static_cast<std::uint32_t>(order));
+    writer.Put(order);
     return Send(*to_owner_, kGo, writer);
   }
 

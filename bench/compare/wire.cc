@@ -18,9 +18,7 @@ absl::Status SendAnswer(Channel& channel, const absl::Status& status,
                         const Answer& answer) {
   Writer writer;
   writer.Put(static_cast<std::uint32_t>(status.code()));
-  const std::string text(status.message().substr(0, 2000));
-  writer.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  writer.PutText(status.message().substr(0, 2000));
   writer.Put<Figures>(answer);
   // What fits; the rest differs in nothing from it.
   const std::size_t lots = std::min<std::size_t>(answer.lots.size(), 3500);
@@ -33,7 +31,7 @@ absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
   ASSIGN_OR_RETURN(Message message, channel.Receive(Deadline()));
   Reader reader(message.payload);
   const auto code = static_cast<absl::StatusCode>(reader.Get<std::uint32_t>());
-  const absl::Span<const std::uint8_t> text = reader.GetBytes();
+  const std::string text = reader.GetText();
   Answer answer;
   static_cast<Figures&>(answer) = reader.Get<Figures>();
   const auto lots = reader.Get<std::uint32_t>();
@@ -46,11 +44,7 @@ absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
                                             " bytes came; expected an answer"));
   }
   if (code != absl::StatusCode::kOk) {
-    return absl::Status(
-        code, absl::StrCat(
-                  "the importer: ",
-                  absl::string_view(reinterpret_cast<const char*>(text.data()),
-                                    text.size())));
+    return absl::Status(code, absl::StrCat("the importer: ", text));
   }
   return answer;
 }

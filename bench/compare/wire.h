@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "bench/compare/calls.h"
@@ -25,7 +26,8 @@ namespace bench::compare {
 enum MessageType : std::uint16_t {
   kOpen = 1,  // route; the introduction. Answered.
   kImport,    // A batch of blocks; errors come with the answer to kFinish.
-  kFinish,    // All batches are sent. Answered when all is imported.
+  kFinish,    // route; bool: whether to read a word of each block. All batches
+              // are sent. Answered when all is imported.
   kVerify,    // Checks the contents of all blocks. Answered.
   kCloseAll,  // Closes all blocks. Answered.
   kShut,      // Ends the importer's half of the route. Answered.
@@ -48,6 +50,9 @@ class Writer {
   void PutBytes(absl::Span<const std::uint8_t> bytes) {
     Put(static_cast<std::uint32_t>(bytes.size()));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  void PutText(absl::string_view text) {
+    PutBytes({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
   }
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
@@ -75,6 +80,10 @@ class Reader {
     bytes_.remove_prefix(count);
     return part;
   }
+  std::string GetText() {
+    const absl::Span<const std::uint8_t> bytes = GetBytes();
+    return {bytes.begin(), bytes.end()};
+  }
   // Whether everything asked for was there.
   bool ok() const { return ok_; }
 
@@ -93,19 +102,21 @@ struct BlobHeader {
   std::uint16_t has_handle = 0;
 };
 
+struct ShareOptions {
+  bool with_steps = false;  // Times each step of each block.
+  bool touch = false;       // Reads a word of each block at the importer.
+  // Counts calls, which takes time: times mean nothing then.
+  bool count_calls = false;
+  // Exports and imports each block by itself, between two clocks of its own.
+  bool alone = false;
+};
+
 struct ImportHeader {
   std::uint32_t route = 0;
   std::uint32_t count = 0;
   std::int64_t sent_at = 0;
-  std::uint32_t with_steps = 0;  // Times each step of each block.
-  std::uint32_t count_calls = 0;
-  std::uint32_t alone = 0;  // Imports each block by itself.
+  ShareOptions options;
   std::uint32_t zero = 0;
-};
-
-struct FinishRequest {
-  std::uint32_t route = 0;
-  std::uint32_t touch = 0;  // Reads a word of each block.
 };
 
 struct CopyRequest {
