@@ -30,9 +30,8 @@ void TellWhyNot(platform::Channel& host, const absl::Status& why) {
 
 absl::StatusOr<std::unique_ptr<Barrier::State>> Barrier::State::Make(
     std::uint32_t rank, const platform::Driver& driver) {
-  absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
-  if (!stop.ok()) return stop.status();
-  return std::make_unique<State>(rank, driver, *std::move(stop));
+  ASSIGN_OR_RETURN(platform::CancelEvent stop, platform::CancelEvent::Create());
+  return std::make_unique<State>(rank, driver, std::move(stop));
 }
 
 absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
@@ -41,12 +40,9 @@ absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
   barrier::Offer offer;
   offer.pool = ticket;
   for (std::size_t i = 0; i <= members.size(); ++i) {
-    absl::StatusOr<Fence> fence = fences.New();
-    if (!fence.ok()) return fence.status();
-    absl::StatusOr<FenceTicket> exported = fences.Export(*fence);
-    if (!exported.ok()) return exported.status();
-    fences_.push_back(*std::move(fence));
-    offer.fences.push_back(*exported);
+    ASSIGN_OR_RETURN(Fence fence, fences.New());
+    ASSIGN_OR_RETURN(offer.fences.emplace_back(), fences.Export(fence));
+    fences_.push_back(std::move(fence));
   }
   for (platform::Channel& channel : members) {
     offer.rank = static_cast<std::uint32_t>(links_.size()) + 1;
@@ -125,10 +121,9 @@ absl::Status Barrier::State::CheckStream(CUstream stream) const {
 
 absl::Status Barrier::State::Arrive(
     const std::function<absl::Status(Fence&)>& signal, Deadline deadline) {
-  absl::Status can = whole();
-  if (!can.ok()) return can;
-  can = signal(fences_[rank_]);
-  if (!can.ok()) return Judge(can, rank_, deadline);
+  RETURN_IF_ERROR(whole());
+  const absl::Status signalled = signal(fences_[rank_]);
+  if (!signalled.ok()) return Judge(signalled, rank_, deadline);
   platform::MutexLock lock(mutex_);
   ++round_;
   return absl::OkStatus();
@@ -182,13 +177,11 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Host(
         "a barrier of rank 0 and ", members.size(), " others; expected 1 to ",
         kMaxBarrierMembers - 1, " others"));
   }
-  absl::StatusOr<std::unique_ptr<State>> state =
-      State::Make(0, fences.pool().device().driver());
-  if (!state.ok()) return state.status();
-  std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
-  absl::Status hosted =
-      made->state_->Host(fences, fences_ticket, std::move(members), deadline);
-  if (!hosted.ok()) return hosted;
+  ASSIGN_OR_RETURN(std::unique_ptr<State> state,
+                   State::Make(0, fences.pool().device().driver()));
+  std::unique_ptr<Barrier> made(new Barrier(std::move(state)));
+  RETURN_IF_ERROR(
+      made->state_->Host(fences, fences_ticket, std::move(members), deadline));
   return made;
 }
 
@@ -210,13 +203,11 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Join(
     TellWhyNot(link->peer.channel(), offer.status());
     return offer.status();
   }
-  absl::StatusOr<std::unique_ptr<State>> state =
-      State::Make(offer->rank, device.driver());
-  if (!state.ok()) return state.status();
-  std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
-  absl::Status joined =
-      made->state_->Join(device, *offer, std::move(link), deadline, owners);
-  if (!joined.ok()) return joined;
+  ASSIGN_OR_RETURN(std::unique_ptr<State> state,
+                   State::Make(offer->rank, device.driver()));
+  std::unique_ptr<Barrier> made(new Barrier(std::move(state)));
+  RETURN_IF_ERROR(
+      made->state_->Join(device, *offer, std::move(link), deadline, owners));
   return made;
 }
 
@@ -253,13 +244,13 @@ absl::Status Barrier::WaitOnHost(Deadline deadline) const {
 }
 
 absl::Status Barrier::Meet(CUstream stream) {
-  absl::Status arrived = Arrive(stream);
-  return arrived.ok() ? state_->Wait(stream) : arrived;
+  RETURN_IF_ERROR(Arrive(stream));
+  return state_->Wait(stream);
 }
 
 absl::Status Barrier::MeetOnHost(Deadline deadline) {
-  absl::Status arrived = state_->ArriveOnHost(deadline);
-  return arrived.ok() ? WaitOnHost(deadline) : arrived;
+  RETURN_IF_ERROR(state_->ArriveOnHost(deadline));
+  return WaitOnHost(deadline);
 }
 
 void Barrier::LetGo() { state_->LetGo(); }

@@ -73,7 +73,7 @@ class Self {
         offer_(Offer::Make(device, kTrialBytes, JobSharing(), exchange,
                            options.job)) {
     if (!offer_.card().trouble.empty()) return;
-    absl::Status ready = Prepare();
+    const absl::Status ready = Prepare();
     if (!ready.ok()) {
       offer_.card().trouble = {
           ready.code(),
@@ -98,46 +98,37 @@ class Self {
       if (!tried.ok()) {
         one.refusal = Explain(tried, card(), owner, kind, had_time);
       }
-      if (tries.back().ok() && !options_.try_all_kinds) break;
+      if (one.ok() && !options_.try_all_kinds) break;
     }
     return tries;
   }
 
  private:
   absl::Status Prepare() {
-    absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device_);
-    if (!context.ok()) return context.status();
-    context_ = *std::move(context);
-    absl::StatusOr<CurrentContext> current = context_->MakeCurrent();
-    if (!current.ok()) return current.status();
-    current_ = *std::move(current);
+    ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
+    ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
     Nonce nonce{};
-    absl::Status drawn = platform::FillRandom(absl::MakeSpan(nonce));
-    if (!drawn.ok()) return drawn;
+    RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(nonce)));
     offer_.card().nonce = nonce;
     return Write(device_->driver(), offer_.memory()->address(), nonce);
   }
 
   absl::Status Try(const JobCard& owner, HandleKind kind, Deadline deadline) {
     const Driver& driver = device_->driver();
-    absl::StatusOr<ImportedAllocation> memory =
+    ASSIGN_OR_RETURN(
+        const ImportedAllocation memory,
         ImportFrom(*device_, owner, kind,
                    {.grants = {{Location::On(*device_), Access::kReadWrite}}},
-                   options_.job, deadline);
-    if (!memory.ok()) return memory.status();
-    if (memory->size() < kTrialBytes) {
+                   options_.job, deadline));
+    if (memory.size() < kTrialBytes) {
       return absl::DataLossError(absl::StrCat(
-          memory->size(), " bytes of trial memory; expected ", kTrialBytes));
+          memory.size(), " bytes of trial memory; expected ", kTrialBytes));
     }
-    absl::Status same =
-        Expect(driver, memory->address(), owner.nonce, "its owner");
-    if (!same.ok()) return same;
+    RETURN_IF_ERROR(Expect(driver, memory.address(), owner.nonce, "its owner"));
     Nonce mine{};
-    absl::Status drawn = platform::FillRandom(absl::MakeSpan(mine));
-    if (!drawn.ok()) return drawn;
-    const CUdeviceptr slot = memory->address() + SlotOf(card().rank);
-    absl::Status written = Write(driver, slot, mine);
-    if (!written.ok()) return written;
+    RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(mine)));
+    const CUdeviceptr slot = memory.address() + SlotOf(card().rank);
+    RETURN_IF_ERROR(Write(driver, slot, mine));
     return Expect(driver, slot, mine, "this rank");
   }
 

@@ -8,6 +8,7 @@
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "vmm/job/internal/offer.h"
 
 namespace vmm::job {
@@ -96,10 +97,10 @@ class SymmetricMemory::Builder {
           absl::StrCat(cards_.size(), " ranks of ", memory_.stride_,
                        " bytes are more than there are addresses"));
     }
-    absl::StatusOr<AddressRange> range = AddressRange::Reserve(
-        device_.driver(), memory_.stride_ * cards_.size());
-    if (!range.ok()) return range.status();
-    memory_.range_ = std::make_shared<AddressRange>(*std::move(range));
+    ASSIGN_OR_RETURN(AddressRange range,
+                     AddressRange::Reserve(device_.driver(),
+                                           memory_.stride_ * cards_.size()));
+    memory_.range_ = std::make_shared<AddressRange>(std::move(range));
     return absl::OkStatus();
   }
 
@@ -152,18 +153,15 @@ class SymmetricMemory::Builder {
 
   // The address the memory was made at stays reserved, and is not used.
   absl::Status MoveIntoRange(Allocation& own, Part& part) {
-    absl::Status unmapped = own.Unmap();
-    if (!unmapped.ok()) return unmapped;
+    RETURN_IF_ERROR(own.Unmap());
     const CUdeviceptr to =
         memory_.range_->base() + mine_.rank * memory_.stride_;
-    absl::StatusOr<OwnedMapping> mapping =
-        MapChunks(device_.driver(), to, *own.shareable().memory());
-    if (!mapping.ok()) return mapping.status();
-    absl::Status access =
-        SetAccess(*mapping, Location::On(device_),
-                  {{Location::On(device_), Access::kReadWrite}});
-    if (!access.ok()) return access;
-    memory_.own_mapping_ = *std::move(mapping);
+    ASSIGN_OR_RETURN(
+        OwnedMapping mapping,
+        MapChunks(device_.driver(), to, *own.shareable().memory()));
+    RETURN_IF_ERROR(SetAccess(mapping, Location::On(device_),
+                              {{Location::On(device_), Access::kReadWrite}}));
+    memory_.own_mapping_ = std::move(mapping);
     part.address = to;
     return absl::OkStatus();
   }
@@ -187,12 +185,10 @@ absl::StatusOr<SymmetricMemory> SymmetricMemory::Create(
   const Deadline come_by = Deadline::In(time / 2);
   fabric::Gathered gathered = fabric::Gather(
       exchange, "ticket", fabric::EncodeCard(offer.card()), come_by);
-  if (!gathered.status.ok()) return gathered.status;
-  absl::StatusOr<std::vector<JobCard>> cards =
-      fabric::ReadCards(gathered.records);
-  if (!cards.ok()) return cards.status();
-  absl::Status agreed = Agree(*cards);
-  if (!agreed.ok()) return agreed;
+  RETURN_IF_ERROR(gathered.status);
+  ASSIGN_OR_RETURN(const std::vector<JobCard> cards,
+                   fabric::ReadCards(gathered.records));
+  RETURN_IF_ERROR(Agree(cards));
   // MPI, say, waits for a rank as long as that takes, whatever it is told. The
   // others have come, and are not to be called dead for that: the other half of
   // the time begins here.
@@ -201,15 +197,15 @@ absl::StatusOr<SymmetricMemory> SymmetricMemory::Create(
     deadline = Deadline::In(time / 2);
   }
 
-  Builder builder(*device, options, *cards, offer.card(), map_by);
+  Builder builder(*device, options, cards, offer.card(), map_by);
   Refusal mapped = builder.MapPeers();
   if (mapped.empty()) mapped = builder.MapOwn(*offer.memory());
   // Nobody's endpoint ends before this round does, so all could import.
   gathered = fabric::Gather(exchange, "outcome", fabric::EncodeVerdict(mapped),
                             deadline);
-  if (!gathered.status.ok()) return gathered.status;
+  RETURN_IF_ERROR(gathered.status);
   for (std::size_t rank = 0; rank < gathered.records.size(); ++rank) {
-    const std::string who = (*cards)[rank].Describe();
+    const std::string who = cards[rank].Describe();
     absl::StatusOr<Refusal> verdict =
         fabric::DecodeVerdict(*gathered.records[rank]);
     if (!verdict.ok()) return platform::Annotate(verdict.status(), who);

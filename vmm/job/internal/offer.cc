@@ -9,6 +9,7 @@
 #include "fabric/driver_fabric.h"
 #include "fabric/nvml.h"
 #include "fabric/topology.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "platform/os/os_handle.h"
 #include "vmm/job/internal/seen_topology.h"
@@ -66,12 +67,11 @@ std::shared_ptr<const fabric::Topology> TopologyOf(const Device& device,
 
 absl::StatusOr<bool> FabricAttribute(const Device& device) {
   int value = 0;
-  if (CUresult r = device.driver()->cuDeviceGetAttribute(
+  RETURN_IF_ERROR(device.driver().Error(
+      device.driver()->cuDeviceGetAttribute(
           &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device.driver().Error(r, "cuDeviceGetAttribute(fabric handles)");
-  }
+          device.cuda_device()),
+      "cuDeviceGetAttribute(fabric handles)"));
   return value != 0;
 }
 
@@ -96,14 +96,11 @@ absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
                                     Endpoint* endpoint,
                                     std::optional<Share>& publication) {
   if (kind == HandleKind::kFabric) {
-    absl::StatusOr<std::vector<std::uint8_t>> bytes =
-        ExportFabricTicket(memory.shareable());
-    if (!bytes.ok()) return bytes.status();
-    return std::string(bytes->begin(), bytes->end());
+    ASSIGN_OR_RETURN(const std::vector<std::uint8_t> bytes,
+                     ExportFabricTicket(memory.shareable()));
+    return std::string(bytes.begin(), bytes.end());
   }
-  absl::StatusOr<Share> published = endpoint->Publish(memory.shareable());
-  if (!published.ok()) return published.status();
-  publication = *std::move(published);
+  ASSIGN_OR_RETURN(publication, endpoint->Publish(memory.shareable()));
   return publication->ticket();
 }
 
