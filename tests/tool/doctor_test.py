@@ -1048,7 +1048,7 @@ class Documented(unittest.TestCase):
         # What ranks say of each other, wherever it stands in a call.
         for name in ("fabric/job_card.h", "fabric/job_card.cc", "fabric/job_matrix.cc",
                      *(f"vmm/job/{part}.cc" for part in
-                       ("handshake", "internal/offer", "symmetric"))):
+                       ("handshake", "internal/offer", "internal/take_offer", "symmetric"))):
             printed |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+|private)"',
                                       (SOURCES / name).read_text()))
         documented = set()

@@ -75,10 +75,9 @@ class Self {
     if (!offer_.card().trouble.empty()) return;
     const absl::Status ready = Prepare();
     if (!ready.ok()) {
-      offer_.card().trouble = {
-          ready.code(),
-          {"no-context", std::string(ready.message()),
-           "`vmmshare doctor --touch` on that host says more."}};
+      offer_.card().trouble =
+          Refuse(ready, "no-context",
+                 "`vmmshare doctor --touch` on that host says more.");
     }
   }
 
@@ -90,7 +89,7 @@ class Self {
     const SharePolicy sharing = JobSharing();
     for (HandleKind kind : sharing.kinds()) {
       JobTry& one = tries.emplace_back();
-      one.kind = static_cast<CUmemAllocationHandleType>(kind);
+      one.kind = CudaKind(kind);
       one.by_cards = !RefusedByCards(card(), owner, kind).empty();
       if (one.by_cards) continue;
       const bool had_time = !deadline.Passed();

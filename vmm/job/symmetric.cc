@@ -56,10 +56,9 @@ class SymmetricMemory::Builder {
     if (options_.one_range) {
       absl::Status reserved = Reserve();
       if (!reserved.ok()) {
-        return {reserved.code(),
-                {"no-addresses", std::string(reserved.message()),
-                 "Without one_range each rank's memory gets addresses of its "
-                 "own."}};
+        return Refuse(
+            reserved, "no-addresses",
+            "Without one_range each rank's memory gets addresses of its own.");
       }
     }
     const std::size_t ranks = cards_.size();
@@ -76,9 +75,8 @@ class SymmetricMemory::Builder {
     if (memory_.range_ == nullptr) return {};
     absl::Status moved = MoveIntoRange(own, part);
     if (moved.ok()) return {};
-    return {moved.code(),
-            {"no-mapping", std::string(moved.message()),
-             "docs/errors.md has the driver's results one by one."}};
+    return Refuse(moved, "no-mapping",
+                  "docs/errors.md has the driver's results one by one.");
   }
 
   SymmetricMemory Finish(Allocation own) && {
@@ -113,7 +111,7 @@ class SymmetricMemory::Builder {
     }
     std::vector<fabric::JobTry> tries;
     for (HandleKind kind : options_.sharing.kinds()) {
-      const auto cuda_kind = static_cast<CUmemAllocationHandleType>(kind);
+      const CUmemAllocationHandleType cuda_kind = CudaKind(kind);
       const auto is_of_kind = [&](const fabric::JobTry& one) {
         return one.kind == cuda_kind;
       };

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "fabric/exchange.h"
 #include "fabric/job_card.h"
 #include "platform/os/deadline.h"
@@ -22,6 +23,15 @@
 #include "vmm/share/imported_allocation.h"
 
 namespace vmm::job {
+
+// The driver's name for a kind, as cards have it.
+inline CUmemAllocationHandleType CudaKind(HandleKind kind) {
+  return static_cast<CUmemAllocationHandleType>(kind);
+}
+
+// What a card or a verdict says of what failed with `status`.
+fabric::Refusal Refuse(const absl::Status& status, absl::string_view id,
+                       absl::string_view remedy);
 
 // Move-only.
 class Offer {
@@ -52,8 +62,7 @@ class Offer {
 inline fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
                                       const fabric::JobCard& owner,
                                       HandleKind kind) {
-  return fabric::RefusedByCards(importer, owner,
-                                static_cast<CUmemAllocationHandleType>(kind));
+  return fabric::RefusedByCards(importer, owner, CudaKind(kind));
 }
 
 // Imports and maps memory of `owner`. REQUIRES: RefusedByCards() is empty.
