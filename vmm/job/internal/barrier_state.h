@@ -50,8 +50,9 @@ std::size_t LeftAndWatched();
 
 }  // namespace barrier
 
-// Calls are barrier.cc's; what watches the other members, on a thread each, is
-// barrier_watch.cc's; and how it ends, barrier_leave.cc's.
+// Calls are barrier.cc's; how it comes about, barrier_join.cc's; what watches the
+// other members, on a thread each, barrier_watch.cc's; and how it ends,
+// barrier_leave.cc's.
 class Barrier::State : public platform::Abandonable {
  public:
   State(std::uint32_t rank, platform::Driver driver, platform::CancelEvent stop)
