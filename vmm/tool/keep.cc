@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/service_manager.h"
 #include "platform/os/standard_streams.h"
 #include "platform/os/termination.h"
@@ -47,15 +48,6 @@ class Log {
   std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-std::string ErrorLine(const absl::Status& status) {
-  return absl::StrCat("vmmshare: error: ", status.message(), "\n");
-}
-
-int Fail(const absl::Status& status) {
-  Say(stderr, ErrorLine(status));
-  return kExitNotUsable;
-}
-
 // Says it to a reader who may be slow. CANCELLED once this process was asked to
 // end meanwhile; DEADLINE_EXCEEDED when nobody reads, UNAVAILABLE when it cannot
 // be written. REQUIRES: platform::HoldTermination(), after which a write that
@@ -82,7 +74,7 @@ absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text,
 }
 
 int FailUnlessEnded(const absl::Status& status) {
-  SayUnlessEnded(stderr, ErrorLine(status), Deadline::In(kPatience))
+  SayUnlessEnded(stderr, ErrorLine(status.message()), Deadline::In(kPatience))
       .IgnoreError();  // Told to whom?
   return kExitNotUsable;
 }
@@ -123,15 +115,14 @@ int Serve(const KeepOptions& options) {
 
 absl::Status Ask(const KeepOptions& options) {
   const Deadline deadline = Deadline::In(kPatience);
-  absl::StatusOr<KeeperClient> client =
+  ASSIGN_OR_RETURN(
+      KeeperClient client,
       KeeperClient::Connect({.address = options.address,
                              .keepers = {.also_allowed = options.allowed}},
-                            deadline);
-  if (!client.ok()) return client.status();
-  if (options.drop.has_value()) return client->Drop(*options.drop, deadline);
-  absl::StatusOr<KeeperListing> listing = client->List(deadline);
-  if (!listing.ok()) return listing.status();
-  return Say(stdout, AsText(*listing, absl::LocalTimeZone()))
+                            deadline));
+  if (options.drop.has_value()) return client.Drop(*options.drop, deadline);
+  ASSIGN_OR_RETURN(const KeeperListing listing, client.List(deadline));
+  return Say(stdout, AsText(listing, absl::LocalTimeZone()))
              ? absl::OkStatus()
              : absl::UnknownError("the listing could not be written");
 }
@@ -183,7 +174,7 @@ std::string AsText(const KeeperListing& listing, absl::TimeZone zone) {
 int Keep(const KeepOptions& options) {
   if (!options.list && !options.drop.has_value()) return Serve(options);
   absl::Status asked = Ask(options);
-  return asked.ok() ? kExitGood : Fail(asked);
+  return asked.ok() ? kExitGood : Fail(asked.message());
 }
 
 }  // namespace vmm::tool

@@ -19,22 +19,14 @@
 namespace vmm::tool {
 namespace {
 
-// False when not all of it could be written.
-bool Write(std::FILE* to, absl::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
-         std::fflush(to) == 0;
-}
-
 // The exit code of a command that only prints `text`.
 int Print(absl::string_view text) {
-  if (Write(stdout, text)) return kExitGood;
-  Write(stderr, "vmmshare: error: standard output could not be written\n");
-  return kExitNotUsable;
+  return Say(stdout, text) ? kExitGood
+                           : Fail("standard output could not be written");
 }
 
 int Misuse(absl::string_view message, absl::string_view help) {
-  Write(stderr,
-        absl::StrCat("vmmshare: error: ", message, "\nSee `", help, "`.\n"));
+  Say(stderr, absl::StrCat(ErrorLine(message), "See `", help, "`.\n"));
   return kExitMisuse;
 }
 
@@ -47,15 +39,10 @@ bool TakesColour() {
 
 int DoctorJob(const DoctorOptions& options) {
   absl::StatusOr<JobReport> report = ExamineJob(options);
-  if (!report.ok()) {
-    Write(stderr,
-          absl::StrCat("vmmshare: error: ", report.status().message(), "\n"));
-    return kExitNotUsable;
-  }
+  if (!report.ok()) return Fail(report.status().message());
   if (report->prints() &&
-      !Write(stdout, options.json ? AsJson(*report) : AsText(*report))) {
-    Write(stderr, "vmmshare: error: the report could not be written\n");
-    return kExitNotUsable;
+      !Say(stdout, options.json ? AsJson(*report) : AsText(*report))) {
+    return Fail("the report could not be written");
   }
   return report->exit_code();
 }
@@ -72,16 +59,11 @@ int Doctor(const std::vector<std::string>& words) {
   const Report report = Examine(*options);
   const bool colour = TakesColour();
   const bool written =
-      Write(stdout, options->json ? AsJson(report) : AsText(report, colour));
+      Say(stdout, options->json ? AsJson(report) : AsText(report, colour));
   if (!report.driver.ok()) {
-    Write(stderr, absl::StrCat("vmmshare: error: no driver: ",
-                               report.driver.status().message(), "\n"));
+    Fail(absl::StrCat("no driver: ", report.driver.status().message()));
   }
-  if (!written) {
-    Write(stderr, "vmmshare: error: the report could not be written\n");
-    return kExitNotUsable;
-  }
-  return report.exit_code();
+  return written ? report.exit_code() : Fail("the report could not be written");
 }
 
 int KeepOrAsk(const std::vector<std::string>& words) {

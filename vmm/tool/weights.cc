@@ -242,10 +242,7 @@ int Weights(const WeightsOptions& options) {
   if (answer.ok() && !Say(stdout, *answer)) {
     answer = absl::UnknownError("standard output could not be written");
   }
-  if (answer.ok()) return kExitGood;
-  Say(stderr,
-      absl::StrCat("vmmshare: error: ", answer.status().message(), "\n"));
-  return kExitNotUsable;
+  return answer.ok() ? kExitGood : Fail(answer.status().message());
 }
 
 }  // namespace vmm::tool
