@@ -12,7 +12,9 @@ namespace {
 
 using fabric::Finding;
 
+// Null for OK.
 Json ErrorJson(const absl::Status& status) {
+  if (status.ok()) return Json();
   Json error = Json::object();
   error["code"] = absl::StatusCodeToString(status.code());
   error["message"] = status.message();
@@ -22,10 +24,10 @@ Json ErrorJson(const absl::Status& status) {
   return error;
 }
 
-Json ValueJson(bool value) { return Json(value); }
-Json ValueJson(int value) { return Json(value); }
-Json ValueJson(std::uint64_t value) { return Json(value); }
-Json ValueJson(const std::string& value) { return Json(value); }
+template <typename T>
+Json ValueJson(const T& value) {
+  return Json(value);
+}
 template <typename T>
 Json ValueJson(const std::optional<T>& value) {
   return value.has_value() ? ValueJson(*value) : Json();
@@ -51,11 +53,8 @@ Json FindingsJson(const std::vector<Finding>& findings) {
 
 Json DriverJson(const absl::StatusOr<platform::Driver>& driver) {
   Json object = Json::object();
-  if (!driver.ok()) {
-    object["error"] = ErrorJson(driver.status());
-    return object;
-  }
-  object["error"] = Json();
+  object["error"] = ErrorJson(driver.status());
+  if (!driver.ok()) return object;
   object["description"] = driver->Describe();
   object["cuda_version"] = driver->version();
   object["host_memory"] = driver->is_host_memory();
@@ -64,8 +63,7 @@ Json DriverJson(const absl::StatusOr<platform::Driver>& driver) {
 
 Json NvmlJson(const fabric::Topology& topology) {
   Json object = Json::object();
-  object["error"] =
-      topology.nvml.ok() ? Json() : ErrorJson(topology.nvml.status());
+  object["error"] = ErrorJson(topology.nvml.status());
   object["driver_version"] = ValueJson(topology.driver_version);
   object["confidential_computing"] = ValueJson(topology.confidential_computing);
   return object;
@@ -73,13 +71,10 @@ Json NvmlJson(const fabric::Topology& topology) {
 
 Json FabricJson(const absl::StatusOr<fabric::FabricInfo>& info) {
   Json object = Json::object();
-  if (!info.ok()) {
-    object["error"] = ErrorJson(info.status());
-    return object;
-  }
+  object["error"] = ErrorJson(info.status());
+  if (!info.ok()) return object;
   // What NVML alone knows is null where the driver was asked instead.
   const bool of_nvml = !info->of_driver;
-  object["error"] = Json();
   object["source"] = of_nvml ? "nvml" : "driver";
   object["state"] = of_nvml ? Json(fabric::NameOf(info->state)) : Json();
   object["status"] = of_nvml ? Json(info->status) : Json();
@@ -98,8 +93,7 @@ Json KindJson(const KindReport& report) {
   object["tried"] = report.offered;
   object["touched"] = report.touched;
   object["usable"] = report.usable();
-  object["error"] =
-      !report.offered || report.tried.ok() ? Json() : ErrorJson(report.tried);
+  object["error"] = report.offered ? ErrorJson(report.tried) : Json();
   object["reasons"] = FindingsJson(report.reasons);
   return object;
 }
@@ -111,7 +105,7 @@ Json RdmaJson(const RdmaReport& report) {
   object["tried"] = report.asked;
   // Of what was not tried nobody knows.
   object["usable"] = report.asked ? Json(report.usable()) : Json();
-  object["error"] = report.tried.ok() ? Json() : ErrorJson(report.tried);
+  object["error"] = ErrorJson(report.tried);
   object["reasons"] = FindingsJson(report.reasons);
   return object;
 }
@@ -121,8 +115,7 @@ Json LegacyJson(const std::optional<absl::Status>& tried) {
   Json object = Json::object();
   object["tried"] = tried.has_value();
   object["exported"] = tried.has_value() ? Json(tried->ok()) : Json();
-  object["error"] =
-      !tried.has_value() || tried->ok() ? Json() : ErrorJson(*tried);
+  object["error"] = ErrorJson(tried.value_or(absl::OkStatus()));
   return object;
 }
 
@@ -181,18 +174,15 @@ Json ImexJson(const fabric::ImexTopology& imex) {
   Json object = Json::object();
   object["class_registered"] =
       imex.major.ok() ? Json(imex.major->has_value()) : Json();
-  object["class_major"] =
-      imex.major.ok() && imex.major->has_value() ? Json(**imex.major) : Json();
+  object["class_major"] = ValueJson(imex.major);
   object["daemon_visible"] = ValueJson(imex.daemon_seen);
-  object["channels_error"] =
-      imex.channels.ok() ? Json() : ErrorJson(imex.channels.status());
+  object["channels_error"] = ErrorJson(imex.channels.status());
   Json channels = Json::array();
   if (imex.channels.ok()) {
     for (const platform::ImexChannel& channel : *imex.channels) {
       Json node = Json::object();
       node["path"] = channel.path;
-      node["number"] =
-          channel.number.has_value() ? Json(*channel.number) : Json();
+      node["number"] = ValueJson(channel.number);
       node["mode"] = absl::StrFormat("%04o", channel.mode);
       node["owner"] = channel.owner.text();
       node["is_device"] = channel.is_device;
@@ -237,9 +227,7 @@ Json LimitsJson(const LimitsReport& limits) {
   const auto& modules = limits.modules;
   object["open_kernel_modules"] =
       modules.ok() ? ValueJson(modules->open) : Json();
-  object["rdma_modules"] = modules.ok() && modules->loaded.has_value()
-                               ? Json(*modules->loaded)
-                               : Json();
+  object["rdma_modules"] = modules.ok() ? ValueJson(modules->loaded) : Json();
   object["cuda_visible_devices"] = ValueJson(limits.visible_devices);
   return object;
 }
@@ -257,8 +245,7 @@ std::string AsJson(const Report& report) {
     devices.push_back(DeviceJson(report.devices[i], report.topology.gpus[i]));
   }
   object["devices"] = std::move(devices);
-  object["devices_error"] =
-      report.devices_status.ok() ? Json() : ErrorJson(report.devices_status);
+  object["devices_error"] = ErrorJson(report.devices_status);
   Json pairs = Json::array();
   for (const PairReport& pair : report.pairs) pairs.push_back(PairJson(pair));
   object["pairs"] = std::move(pairs);
