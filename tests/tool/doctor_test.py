@@ -1043,7 +1043,8 @@ class Documented(unittest.TestCase):
     def test_every_finding_is_in_the_table_and_no_other(self):
         sources = "".join((SOURCES / name).read_text() for name in
                           ("fabric/channel_diagnosis.cc", "fabric/diagnosis.cc", "vmm/tool/examine.cc",
-                           "vmm/tool/examine_rdma.cc", "vmm/tool/device_notes.cc"))
+                           "vmm/tool/examine_rdma.cc", "vmm/tool/device_notes.cc",
+                           "vmm/tool/system_notes.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
         # What ranks say of each other, wherever it stands in a call.
         for name in ("fabric/job_card.h", "fabric/job_card.cc", "fabric/job_matrix.cc",

@@ -8,13 +8,11 @@ namespace vmm::tool {
 absl::StatusOr<int> AskNumber(const Device& device,
                               CUdevice_attribute attribute) {
   int value = 0;
-  if (CUresult r = device.driver()->cuDeviceGetAttribute(&value, attribute,
-                                                         device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device.driver().Error(
-        r, absl::StrCat("cuDeviceGetAttribute(", attribute,
-                        ", device=", device.ordinal(), ")"));
-  }
+  RETURN_IF_ERROR(
+      device.driver().Error(device.driver()->cuDeviceGetAttribute(
+                                &value, attribute, device.cuda_device()),
+                            absl::StrCat("cuDeviceGetAttribute(", attribute,
+                                         ", device=", device.ordinal(), ")")));
   return value;
 }
 

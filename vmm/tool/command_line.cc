@@ -10,9 +10,6 @@
 namespace vmm::tool {
 namespace {
 
-constexpr HandleKind kKinds[] = {HandleKind::kPosixFd, HandleKind::kWin32,
-                                 HandleKind::kFabric};
-
 absl::StatusOr<HandleKind> KindOf(absl::string_view text) {
   for (HandleKind kind : kKinds) {
     if (FlagOf(kind) == text) return kind;

@@ -45,6 +45,10 @@ struct DoctorOptions {
   bool help = false;
 };
 
+// Those that are tried, and may be required.
+inline constexpr HandleKind kKinds[] = {
+    HandleKind::kPosixFd, HandleKind::kWin32, HandleKind::kFabric};
+
 // The name of a kind on the command line and in JSON: "fd", "nt", "fabric".
 absl::string_view FlagOf(HandleKind kind);
 

@@ -2,22 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fabric/driver_fabric.h"
 #include "platform/base/status_macros.h"
-#include "platform/ipc/channel.h"
-#include "platform/os/imex.h"
-#include "platform/os/machine.h"
-#include "platform/os/process.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/tool/ask_device.h"
 #include "vmm/tool/device_notes.h"
 #include "vmm/tool/driver_choice.h"
+#include "vmm/tool/system_notes.h"
 
 namespace vmm::tool {
 namespace {
@@ -25,9 +21,6 @@ namespace {
 using fabric::Finding;
 using platform::Driver;
 using platform::DriverTable;
-
-constexpr HandleKind kKinds[] = {HandleKind::kPosixFd, HandleKind::kWin32,
-                                 HandleKind::kFabric};
 
 // CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack.
 constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
@@ -48,12 +41,9 @@ CUdevice_attribute AttributeOf(HandleKind kind) {
 
 absl::StatusOr<std::uint64_t> AskMemory(const Device& device) {
   std::size_t bytes = 0;
-  if (CUresult r =
-          device.driver()->cuDeviceTotalMem(&bytes, device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device.driver().Error(
-        r, absl::StrCat("cuDeviceTotalMem(device=", device.ordinal(), ")"));
-  }
+  RETURN_IF_ERROR(device.driver().Error(
+      device.driver()->cuDeviceTotalMem(&bytes, device.cuda_device()),
+      absl::StrCat("cuDeviceTotalMem(device=", device.ordinal(), ")")));
   return bytes;
 }
 
@@ -74,15 +64,13 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter,
         "Is nvidia-smi content, and are library and kernel module of one "
         "version? docs/errors.md has the driver's results one by one.";
   }
-  if (!may_be_legacy) {
-    return {"driver-refused", "the driver refuses, whatever the attribute says",
-            remedy};
+  if (may_be_legacy) {
+    absl::StrAppend(
+        &remedy, absl::EndsWith(remedy, ".") ? "" : ".",
+        " Programs that accept legacy CUDA IPC may share all the same "
+        "(docs/any_memory.md): HandleKind::kLegacyIpc, in C "
+        "VMMSHARE_KIND_LEGACY_IPC, in Python legacy=True.");
   }
-  absl::StrAppend(
-      &remedy, absl::EndsWith(remedy, ".") ? "" : ".",
-      " Programs that accept legacy CUDA IPC may share all the same "
-      "(docs/any_memory.md): HandleKind::kLegacyIpc, in C "
-      "VMMSHARE_KIND_LEGACY_IPC, in Python legacy=True.");
   return {"driver-refused", "the driver refuses, whatever the attribute says",
           remedy};
 }
@@ -111,10 +99,8 @@ std::vector<Finding> Reasons(const KindReport& report,
 // Its context, where the memory shall be touched; it ends with the report.
 absl::StatusOr<std::optional<PrimaryContext>> ContextFor(const Device& device,
                                                          bool touch) {
-  if (!touch) return std::optional<PrimaryContext>();
-  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
-  if (!context.ok()) return context.status();
-  return std::optional<PrimaryContext>(*std::move(context));
+  if (!touch) return std::nullopt;
+  return PrimaryContext::Retain(device);
 }
 
 DeviceReport ExamineDevice(const Device& device, bool touch,
@@ -154,26 +140,21 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
 absl::StatusOr<int> AskPair(const Device& a, const Device& b,
                             CUdevice_P2PAttribute attribute) {
   const Driver& driver = a.driver();
-  if (absl::Status s = driver.Need<&DriverTable::cuDeviceGetP2PAttribute>();
-      !s.ok()) {
-    return s;
-  }
+  RETURN_IF_ERROR(driver.Need<&DriverTable::cuDeviceGetP2PAttribute>());
   int value = 0;
-  if (CUresult r = driver->cuDeviceGetP2PAttribute(
-          &value, attribute, a.cuda_device(), b.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuDeviceGetP2PAttribute(", attribute, ", ",
-                        a.ordinal(), ", ", b.ordinal(), ")"));
-  }
+  RETURN_IF_ERROR(
+      driver.Error(driver->cuDeviceGetP2PAttribute(
+                       &value, attribute, a.cuda_device(), b.cuda_device()),
+                   absl::StrCat("cuDeviceGetP2PAttribute(", attribute, ", ",
+                                a.ordinal(), ", ", b.ordinal(), ")")));
   return value;
 }
 
 absl::StatusOr<bool> AskAtomics(const Device& a, const Device& b) {
-  absl::StatusOr<int> value =
-      AskPair(a, b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
-  if (!value.ok()) return value.status();
-  return *value != 0;
+  ASSIGN_OR_RETURN(
+      const int value,
+      AskPair(a, b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED));
+  return value != 0;
 }
 
 absl::StatusOr<bool> AskNvLink(const fabric::Topology& topology, int a, int b) {
@@ -202,146 +183,6 @@ std::vector<PairReport> ExaminePairs(const std::vector<Device>& devices,
     }
   }
   return pairs;
-}
-
-std::optional<std::string> Variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return value;
-}
-
-// Where this process would make its sockets, once one could be made there: it
-// is let go of at once.
-absl::StatusOr<std::string> ExamineSocketFolder() {
-  ASSIGN_OR_RETURN(std::string folder, platform::DefaultChannelDirectory());
-  RETURN_IF_ERROR(platform::Listener::Bind({.directory = folder}, {}).status());
-  return folder;
-}
-
-LimitsReport ExamineLimits(const std::string& root) {
-  LimitsReport limits{
-      platform::GetDescriptorLimits(),
-      platform::SharedMemorySpace(root),
-      platform::ContainerMark(root),
-      platform::IsWsl2(root),
-      platform::PtraceScope(root),
-      platform::HasNvidiaControlNode(root),
-      platform::LookForMps(root),
-      platform::LookForNvidiaModules(root),
-      platform::Process::Open(platform::CurrentProcessId()).status(),
-      ExamineSocketFolder(),
-      platform::ThisMachine().status(),
-      Variable("CUDA_VISIBLE_DEVICES"),
-      Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-      Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-      platform::CurrentUserIsUnknown()};
-  const absl::StatusOr<bool> gpu_node = platform::HasWsl2GpuNode(root);
-  limits.wsl2_has_no_gpu =
-      limits.wsl2.ok() && *limits.wsl2 && gpu_node.ok() && !*gpu_node;
-  return limits;
-}
-
-// For `ulimit`, of any shell.
-std::string Limit(std::uint64_t limit) {
-  return limit == UINT64_MAX ? "unlimited" : absl::StrCat(limit);
-}
-
-// Why there is no driver, where the system was asked for one.
-void AddNoteOnDriver(const Report& report, std::vector<Finding>* notes) {
-  const absl::StatusOr<bool>& node = report.limits.control_node;
-  if (report.driver.ok() || !node.ok()) return;
-  // The kernel's part is Windows's there, and no module of Linux.
-  if (report.limits.wsl2.ok() && *report.limits.wsl2) {
-    if (!report.limits.wsl2_has_no_gpu) return;
-    notes->push_back({"wsl2-no-gpu",
-                      "/dev/dxg is not here: WSL2 has no GPU, or it was not "
-                      "passed in",
-                      "Install or update NVIDIA's driver on Windows, and run "
-                      "`wsl --update` there; install none in WSL2. Start a "
-                      "container with --gpus all."});
-    return;
-  }
-  if (!*node) {
-    notes->push_back({"module-missing",
-                      "/dev/nvidiactl is not here: the kernel's part of the "
-                      "driver is not loaded, or not passed in",
-                      "Install the NVIDIA driver and load it (modprobe "
-                      "nvidia); start a container with --gpus all."});
-    return;
-  }
-  // A library that answered was found; what it answered says the cause.
-  if (platform::ResultOf(report.driver.status()).has_value()) return;
-  notes->push_back(
-      {"library-missing",
-       "/dev/nvidiactl is here, so the kernel's part of the driver is loaded",
-       "If the library is missing: in a container, "
-       "NVIDIA_DRIVER_CAPABILITIES=compute,utility; else install the driver "
-       "package of the same version."});
-}
-
-void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
-  const LimitsReport& limits = report.limits;
-  // Common defaults are 1,024 soft and far more hard.
-  if (limits.descriptors.ok() && limits.descriptors->soft <= 1024) {
-    notes->push_back(
-        {"few-descriptors",
-         absl::StrCat("a process may have ", limits.descriptors->soft,
-                      " descriptors open, and each shared chunk takes one in "
-                      "each process"),
-         limits.descriptors->hard > limits.descriptors->soft
-             ? absl::StrCat("Raise it as far as this process may: `ulimit -n ",
-                            Limit(limits.descriptors->hard), "`.")
-             : std::string(
-                   "Raise it as root: LimitNOFILE in a systemd unit, --ulimit "
-                   "nofile of a container.")});
-  }
-  if (limits.wsl2.ok() && *limits.wsl2) {
-    notes->push_back(
-        {"wsl2",
-         "this is WSL2, which refuses to share chunks of 4 GiB and more",
-         "Set max_chunk_size of the allocation to less, such as 2 GiB."});
-  }
-  if (!limits.process_reference.ok()) {
-    notes->push_back(
-        {"no-process-reference",
-         absl::StrCat("on Linux before 6.5 peers cannot be watched: ",
-                      limits.process_reference.message()),
-         "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
-         "seccomp profile."});
-  }
-  if (!limits.socket_folder.ok()) {
-    notes->push_back(
-        {"socket-folder",
-         absl::StrCat("no socket can be made where peers look for it: ",
-                      limits.socket_folder.status().message()),
-         "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
-         "common (docs/containers.md). Who only opens may have it "
-         "read-only."});
-  }
-  if (limits.user_is_unknown) {
-    const std::string user = platform::CurrentUser().text();
-    notes->push_back(
-        {"unknown-user",
-         absl::StrCat("this process is user ", user,
-                      ", which stands for every user that this user namespace "
-                      "does not map: no peer in it accepts this process"),
-         absl::StrCat("Run the container as another user than ", user, ".")});
-  }
-  if (!limits.boot_id.ok()) {
-    notes->push_back({"no-boot-id",
-                      absl::StrCat("peers cannot tell that they are on one "
-                                   "machine: ",
-                                   limits.boot_id.message()),
-                      "Mount /proc, and take /proc/sys/kernel/random/boot_id "
-                      "out of the container's masked paths."});
-  }
-  if (report.driver.ok() && report.driver->is_host_memory()) {
-    notes->push_back(
-        {"host-memory",
-         "this is the host-memory driver: no GPU was tried, and fabric handles "
-         "it refuses unless VMMSHARE_HOST_FABRIC_ROOT gives it a fabric",
-         "For the GPUs of this machine: --driver=system."});
-  }
 }
 
 }  // namespace

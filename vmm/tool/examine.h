@@ -12,10 +12,10 @@
 #include "fabric/diagnosis.h"
 #include "fabric/topology.h"
 #include "platform/cuda/driver.h"
-#include "platform/os/surroundings.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/examine_limits.h"
 #include "vmm/tool/examine_rdma.h"
 
 namespace vmm::tool {
@@ -61,30 +61,6 @@ struct PairReport {
   absl::StatusOr<int> performance_rank;
   absl::StatusOr<bool> nvlink;
   std::optional<bool> one_domain;
-};
-
-struct LimitsReport {
-  absl::StatusOr<platform::DescriptorLimits> descriptors;
-  absl::StatusOr<platform::FileSpace> shared_memory;
-  absl::StatusOr<std::string> container;  // "" where nothing shows one.
-  absl::StatusOr<bool> wsl2;
-  absl::StatusOr<int> ptrace_scope;
-  absl::StatusOr<bool> control_node;  // /dev/nvidiactl.
-  absl::StatusOr<platform::MpsDaemon> mps;
-  absl::StatusOr<platform::NvidiaModules> modules;
-  // Whether a reference to a process can be had (pidfd).
-  absl::Status process_reference;
-  // Where sockets go when no folder is named; made where it is this user's own.
-  // One was made in it.
-  absl::StatusOr<std::string> socket_folder;
-  absl::Status boot_id;
-  std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
-  // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. What
-  // the daemon was told to default to cannot be seen from here.
-  std::optional<std::string> mps_threads;
-  std::optional<std::string> mps_memory;
-  bool user_is_unknown = false;  // platform::CurrentUserIsUnknown().
-  bool wsl2_has_no_gpu = false;  // It is WSL2, and /dev/dxg is not here.
 };
 
 struct Report {

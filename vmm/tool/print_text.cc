@@ -92,10 +92,6 @@ void PrintImex(const fabric::ImexTopology& imex, Page* page) {
             }));
 }
 
-std::string Limit(std::uint64_t value) {
-  return value > std::uint64_t{1} << 62 ? "unlimited" : absl::StrCat(value);
-}
-
 std::string ModulesText(const platform::NvidiaModules& modules) {
   const std::string driver =
       !modules.open.has_value() ? "the driver's are not seen"
@@ -125,7 +121,7 @@ void PrintLimits(const Report& report, Page* page) {
   page->Heading("limits and surroundings");
   row("descriptors", limits.descriptors,
       [](const platform::DescriptorLimits& d) {
-        return absl::StrCat(Limit(d.soft), " (at most ", Limit(d.hard),
+        return absl::StrCat(LimitText(d.soft), " (at most ", LimitText(d.hard),
                             "); each shared chunk takes one");
       });
   row("/dev/shm", limits.shared_memory, [](const platform::FileSpace& space) {
