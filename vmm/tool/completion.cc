@@ -52,11 +52,12 @@ std::vector<Completed> Merged(absl::Span<const OptionRow> rows) {
   return all;
 }
 
-std::string Verbs(const Command& command) {
-  return absl::StrJoin(command.verbs, " ",
-                       [](std::string* to, const VerbRow& verb) {
-                         absl::StrAppend(to, verb.name);
-                       });
+// Of commands, or of a command's verbs.
+template <typename Row>
+std::string Names(absl::Span<const Row> rows) {
+  return absl::StrJoin(rows, " ", [](std::string* to, const Row& row) {
+    absl::StrAppend(to, row.name);
+  });
 }
 
 std::string OptionWords(absl::Span<const OptionRow> rows) {
@@ -64,13 +65,6 @@ std::string OptionWords(absl::Span<const OptionRow> rows) {
       Merged(rows), " ", [](std::string* to, const Completed& one) {
         absl::StrAppend(to, "--", one.name, one.value.empty() ? "" : "=");
       });
-}
-
-std::string CommandNames() {
-  return absl::StrJoin(Commands(), " ",
-                       [](std::string* to, const Command& command) {
-                         absl::StrAppend(to, command.name);
-                       });
 }
 
 // In single quotes of zsh and fish. `special` is escaped as well.
@@ -102,7 +96,7 @@ _vmmshare() {
   fi
   case $COMP_CWORD:${COMP_WORDS[1]}:$option in
     1:*) words=')",
-      CommandNames(), " ", OptionWords(GeneralOptions()), "' ;;\n");
+      Names(Commands()), " ", OptionWords(GeneralOptions()), "' ;;\n");
   for (const Command& command : Commands()) {
     for (const Completed& one : Merged(command.options)) {
       if (one.value.empty()) continue;
@@ -116,7 +110,7 @@ _vmmshare() {
     }
     if (!command.verbs.empty()) {
       absl::StrAppend(&text, "    2:", command.name, ":*) words='",
-                      Verbs(command), " --help' ;;\n");
+                      Names(command.verbs), " --help' ;;\n");
     }
     absl::StrAppend(&text, "    *:", command.name, ":*) words='",
                     OptionWords(command.options), "' ;;\n");
@@ -173,7 +167,7 @@ std::string ZshCompletion() {
     absl::StrAppend(&text, "    ", command.name, ")\n      _arguments",
                     arguments(command.options));
     if (!command.verbs.empty()) {
-      absl::StrAppend(&text, " \\\n        '1:command:(", Verbs(command),
+      absl::StrAppend(&text, " \\\n        '1:command:(", Names(command.verbs),
                       ")' '*:name:'");
     }
     text.append("\n      ;;\n");
@@ -183,7 +177,7 @@ std::string ZshCompletion() {
 
 std::string FishCompletion() {
   const std::string none =
-      absl::StrCat("not __fish_seen_subcommand_from ", CommandNames());
+      absl::StrCat("not __fish_seen_subcommand_from ", Names(Commands()));
   std::string text =
       "# Made from the tables that `vmmshare --help` is made from.\n"
       "complete -c vmmshare -f\n";
@@ -210,7 +204,7 @@ std::string FishCompletion() {
         absl::StrCat("__fish_seen_subcommand_from ", command.name);
     options(here, command.options);
     if (command.verbs.empty()) continue;
-    const std::string verbs = Verbs(command);
+    const std::string verbs = Names(command.verbs);
     for (const VerbRow& verb : command.verbs) {
       absl::StrAppend(&text, "complete -c vmmshare -n '", here,
                       "; and not __fish_seen_subcommand_from ", verbs, "' -a ",
