@@ -18,17 +18,10 @@ absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
                    Connection::Open(bench.gpu, route, link));
   const std::array<std::uint64_t, 1> sizes = {2 << 20};
   absl::StatusOr<std::vector<Item>> items = connection.Create(sizes, 1);
-  if (!items.ok()) {
-    connection.Shut().IgnoreError();  // Says no more than this does.
-    return items.status();
-  }
-  absl::StatusOr<Shared> shared = connection.Share(*items, {.touch = true});
-  absl::Status status = shared.status();
+  if (!items.ok()) return connection.End({}, items.status());
+  absl::Status status = connection.Share(*items, {.touch = true}).status();
   if (status.ok()) status = connection.Verify();
-  status.Update(connection.CloseAll().status());
-  status.Update(connection.Free(*items).status());
-  status.Update(connection.Shut());
-  return status;
+  return connection.End(*items, status);
 }
 
 }  // namespace

@@ -69,9 +69,7 @@ class Batch {
   void Put(const Item& item, Outgoing& out) {
     const bool has_handle = out.handle.has_value();
     if (has_handle) handles_[handle_count_++] = std::move(out.handle);
-    const BlobHeader blob{item.block.size, item.word,
-                          static_cast<std::uint16_t>(out.length),
-                          static_cast<std::uint16_t>(has_handle ? 1 : 0)};
+    const BlobHeader blob{item.block.size, item.word, has_handle ? 1U : 0U};
     const auto length32 = static_cast<std::uint32_t>(out.length);
     std::uint8_t* const at = bytes_.data() + used_;
     std::memcpy(at, &blob, sizeof(blob));
@@ -207,6 +205,14 @@ absl::Status Connection::Shut() {
   absl::Status status = link_->Ask(kShut, *route_).status();
   owner_.reset();
   return status;
+}
+
+absl::Status Connection::End(absl::Span<const Item> items,
+                             absl::Status before) {
+  before.Update(CloseAll().status());
+  before.Update(Free(items).status());
+  before.Update(Shut());
+  return before;
 }
 
 }  // namespace bench::compare

@@ -60,6 +60,10 @@ class Connection {
   absl::StatusOr<double> Free(absl::Span<const Item> items);
   // Ends both halves. Everything must be closed and freed.
   absl::Status Shut();
+  // Closes all, frees `items` and ends both halves, whatever came before: what
+  // one route keeps the next one lacks. Returns `before`, if that is no error
+  // the first one of these.
+  absl::Status End(absl::Span<const Item> items, absl::Status before);
 
   // CPU time of both processes so far, with all their threads.
   struct Cpu {

@@ -30,6 +30,10 @@ auto EvenlyPicked(const Container& all, std::size_t count) {
   return picked;
 }
 
+void Append(std::vector<double>& all, const std::vector<double>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
 // Shares some of `items`, which must be closed, to count what that calls.
 absl::Status CountCalls(Connection& connection, const std::vector<Item>& items,
                         ManySamples* samples) {
@@ -58,10 +62,7 @@ absl::Status Pilot(Bench& bench, const Route& route, Link& link,
       Connection::Open(bench.gpu, route, link, bench.options.corrupt));
   absl::StatusOr<std::vector<Item>> items =
       connection.Create(EvenlyPicked(sizes, kPilot), 999);
-  if (!items.ok()) {
-    connection.Shut().IgnoreError();  // Says no more than this does.
-    return items.status();
-  }
+  if (!items.ok()) return connection.End({}, items.status());
   // Twice: the first shares of a connection pay for it, and say nothing of the
   // others.
   absl::Status status = ShareAndClose(connection, *items, touch);
@@ -69,8 +70,7 @@ absl::Status Pilot(Bench& bench, const Route& route, Link& link,
   if (status.ok()) status = ShareAndClose(connection, *items, touch);
   const double a_block =
       static_cast<double>(NowNs() - start) / static_cast<double>(items->size());
-  status.Update(connection.Free(*items).status());
-  status.Update(connection.Shut());
+  status = connection.End(*items, status);
   if (samples->blocks != 0) return status;
   const double fit = bench.options.budget_s * 1e9 / a_block;
   samples->blocks = sizes.size();
@@ -131,10 +131,8 @@ absl::Status Measure(Connection& connection, Costs& costs,
   samples->exporter.push_back(exporter);
   samples->importer.push_back(importer);
   samples->both.push_back(exporter + importer);
-  samples->exports.insert(samples->exports.end(), shared.exports.begin(),
-                          shared.exports.end());
-  samples->imports.insert(samples->imports.end(), shared.importer.lots.begin(),
-                          shared.importer.lots.end());
+  Append(samples->exports, shared.exports);
+  Append(samples->imports, shared.importer.lots);
   samples->readable.push_back(shared.total_ns);
   if (options.subscriber == Subscriber::kLate) {
     samples->whole.push_back(
@@ -150,11 +148,8 @@ absl::Status MeasureAlone(Connection& connection,
                           ManySamples* samples) {
   ASSIGN_OR_RETURN(Shared shared, connection.Share(EvenlyPicked(items, kAlone),
                                                    {.alone = true}));
-  samples->export_alone.insert(samples->export_alone.end(),
-                               shared.exports.begin(), shared.exports.end());
-  samples->import_alone.insert(samples->import_alone.end(),
-                               shared.importer.lots.begin(),
-                               shared.importer.lots.end());
+  Append(samples->export_alone, shared.exports);
+  Append(samples->import_alone, shared.importer.lots);
   return connection.CloseAll().status();
 }
 
@@ -171,9 +166,7 @@ absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
     if (options.alone) status = MeasureAlone(connection, items, samples);
     if (status.ok()) status = CountCalls(connection, items, samples);
   }
-  status.Update(connection.Free(items).status());
-  status.Update(connection.Shut());
-  return status;
+  return connection.End(items, status);
 }
 
 // The blocks of a turn, filled, and what they take.
@@ -214,17 +207,9 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
   if (!late) RETURN_IF_ERROR(costs.Meet(samples));
   absl::StatusOr<std::vector<Item>> items =
       Make(bench, connection, costs, sizes, seed, samples);
-  if (!items.ok()) {
-    // Says no more than this does.
-    if (!late) connection.Shut().IgnoreError();
-    return items.status();
-  }
+  if (!items.ok()) return connection.End({}, items.status());
   absl::Status met = late ? costs.Meet(samples) : absl::OkStatus();
-  if (!met.ok()) {
-    // What one route keeps the next one lacks.
-    connection.Free(*items).IgnoreError();
-    return met;
-  }
+  if (!met.ok()) return connection.End(*items, met);
   return TearDown(connection, *items, options,
                   Measure(connection, costs, *items, options, samples),
                   samples);

@@ -144,9 +144,7 @@ absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
   absl::Status status = TakeTurns(bench, link, size, sources);
   if (status.ok()) Report(bench, link, size, sources);
   for (std::size_t i = 0; i < connections.size(); ++i) {
-    status.Update(connections[i].CloseAll().status());
-    status.Update(connections[i].Free(sources[i + 1].items).status());
-    status.Update(connections[i].Shut());
+    status = connections[i].End(sources[i + 1].items, status);
   }
   return status;
 }

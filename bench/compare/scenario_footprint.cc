@@ -47,19 +47,10 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
       Connection::Open(bench.gpu, route, link, bench.options.corrupt));
   const std::vector<std::uint64_t> sizes(blocks, kSize);
   absl::StatusOr<std::vector<Item>> items = connection.Create(sizes, blocks);
-  if (!items.ok()) {
-    absl::Status status = items.status();
-    status.Update(connection.Shut());
-    return status;
-  }
+  if (!items.ok()) return connection.End({}, items.status());
   absl::StatusOr<Snapshot> during =
       ShareAndTake(bench, link, connection, *items);
-  // Whatever happened: what one route keeps the next one lacks.
-  absl::Status status = during.status();
-  status.Update(connection.CloseAll().status());
-  status.Update(connection.Free(*items).status());
-  status.Update(connection.Shut());
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection.End(*items, during.status()));
   ASSIGN_OR_RETURN(Snapshot after, Take(bench, link));
 
   const double gpu = Difference(before.free, during->free);
@@ -113,8 +104,8 @@ absl::Status Run(Bench& bench) {
           absl::StrCat("footprint: ", route->label, ", ", link->place()));
       absl::Status done = One(bench, *link, *route, blocks, &table);
       if (absl::IsResourceExhausted(done)) {
-        table.notes.push_back(absl::StrCat(
-            route->label, ": not available: ", std::string(done.message())));
+        table.notes.push_back(
+            absl::StrCat(route->label, ": not available: ", done.message()));
         continue;
       }
       RETURN_IF_ERROR(vmm::platform::Annotate(done, route->label));

@@ -94,12 +94,11 @@ class Reader {
   bool ok_ = true;
 };
 
-// Of a block in a kImport message; `length` bytes follow.
+// Of a block in a kImport message; its blob follows, as PutBytes() writes it.
 struct BlobHeader {
   std::uint64_t size = 0;
   std::uint32_t word = 0;  // What it is filled with.
-  std::uint16_t length = 0;
-  std::uint16_t has_handle = 0;
+  std::uint32_t has_handle = 0;
 };
 
 struct ShareOptions {
