@@ -117,6 +117,15 @@ Target WorseOf(const Target& early, const Target& late) {
   return worse;
 }
 
+Target WorseOf(const Target& target, std::optional<double> early,
+               std::optional<double> late) {
+  Target of_early = target;
+  Target of_late = target;
+  of_early.measured = early;
+  of_late.measured = late;
+  return WorseOf(of_early, of_late);
+}
+
 Table ToTable(const std::vector<Target>& targets) {
   Table table;
   table.title = "Targets";

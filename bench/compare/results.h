@@ -70,6 +70,9 @@ struct Target {
 // The worse of two targets that differ in what was measured, and for which
 // subscriber; the remark says which it is. Not measured where one is not.
 Target WorseOf(const Target& early, const Target& late);
+// Of `target` where each subscriber has its measure.
+Target WorseOf(const Target& target, std::optional<double> early,
+               std::optional<double> late);
 
 struct Results {
   std::vector<std::pair<std::string, std::string>> context;
@@ -86,6 +89,9 @@ std::string RatioText(double ratio);
 std::string TimeTextOr(const std::vector<double>& samples, double percent);
 // "48.0 KiB".
 std::string BytesText(double bytes);
+inline std::string BytesText(std::uint64_t bytes) {
+  return BytesText(static_cast<double>(bytes));
+}
 // "64KiB", as benchmarks are named.
 std::string SizeName(std::uint64_t bytes);
 

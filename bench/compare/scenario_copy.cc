@@ -49,9 +49,8 @@ absl::Status Copy(Link& link, std::uint64_t size, Source* source) {
 void Report(Bench& bench, const Link& link, std::uint64_t size,
             const std::vector<Source>& sources) {
   Table table;
-  table.title =
-      absl::StrFormat("Copies of %s to local memory, %s",
-                      BytesText(static_cast<double>(size)), link.place());
+  table.title = absl::StrFormat("Copies of %s to local memory, %s",
+                                BytesText(size), link.place());
   table.header = {"from", "GB/s p50", "GB/s p99", "to local", "to legacy"};
   table.notes = {
       "the importer copies, and checks what it copied; p99: the "
@@ -155,8 +154,8 @@ absl::Status Run(Bench& bench) {
     std::uint64_t size =
         std::min({bench.MaxSize(), std::uint64_t{1} << 30, free / 12});
     size = std::max<std::uint64_t>(size >> 21, 1) << 21;
-    bench.progress.Step(absl::StrCat(
-        "copy: ", BytesText(static_cast<double>(size)), ", ", link->place()));
+    bench.progress.Step(
+        absl::StrCat("copy: ", BytesText(size), ", ", link->place()));
     RETURN_IF_ERROR(Place(bench, *link, size));
   }
   return absl::OkStatus();

@@ -102,9 +102,8 @@ double LogRatio(const Samples& of, const Samples& than) {
 void Report(Bench& bench, const Link& link, std::uint64_t size,
             const std::vector<const Route*>& routes, ByRoute& samples) {
   Table table;
-  table.title =
-      absl::StrFormat("First share of %s, %s (p50)",
-                      BytesText(static_cast<double>(size)), link.place());
+  table.title = absl::StrFormat("First share of %s, %s (p50)", BytesText(size),
+                                link.place());
   table.header = {"route"};
   for (std::size_t i = 0; i < kSteps; ++i) {
     table.header.emplace_back(kStepNames[i]);
@@ -162,8 +161,7 @@ absl::Status Run(Bench& bench) {
       ASSIGN_OR_RETURN(std::uint64_t free, bench.gpu.FreeBytes());
       if (size > bench.MaxSize() || size > free / 4) continue;
       bench.progress.Step(
-          absl::StrCat("first: ", BytesText(static_cast<double>(size)), ", ",
-                       link->place()));
+          absl::StrCat("first: ", BytesText(size), ", ", link->place()));
       ByRoute samples;
       const int iterations = bench.Iterations(mib > 128 ? 16 : 30);
       for (int i = 0; i < iterations; ++i) {

@@ -122,11 +122,9 @@ std::optional<double> Faster(const ManyByRoute& of, const ManyByRoute& other,
 // Each is what the worse of both subscribers gets.
 void AddTargets(Bench& bench, const Link& link, const ManyByRoute& early,
                 const ManyByRoute& late) {
-  const auto add = [&](Target target, const auto& measure) {
-    Target of_late = target;
-    target.measured = measure(early, late);
-    of_late.measured = measure(late, early);
-    bench.results.targets.push_back(WorseOf(target, of_late));
+  const auto faster_than = [&](const Target& target, const Route& than) {
+    bench.results.targets.push_back(
+        WorseOf(target, Faster(early, late, than), Faster(late, early, than)));
   };
   Target ratio;
   ratio.name =
@@ -137,15 +135,11 @@ void AddTargets(Bench& bench, const Link& link, const ManyByRoute& early,
   ratio.aim = 300;
   ratio.unit = "x";
   ratio.remark = "get and open of a block of its own for each buffer";
-  add(ratio, [](const ManyByRoute& of, const ManyByRoute& other) {
-    return Faster(of, other, routes::kLegacyIpcOwnBlock);
-  });
+  faster_than(ratio, routes::kLegacyIpcOwnBlock);
   ratio.name += ", packed";
   ratio.remark = "buffers that share blocks of the driver's";
   ratio.applies = false;
-  add(ratio, [](const ManyByRoute& of, const ManyByRoute& other) {
-    return Faster(of, other, routes::kLegacyIpc);
-  });
+  faster_than(ratio, routes::kLegacyIpc);
   Target wait;
   wait.name =
       absl::StrCat("one import from a pool, timed alone, p50, ", link.place());
@@ -153,13 +147,12 @@ void AddTargets(Bench& bench, const Link& link, const ManyByRoute& early,
   wait.aim = 200;
   wait.at_least = false;
   wait.unit = " ns";
-  add(wait,
-      [](const ManyByRoute& of,
-         const ManyByRoute& /*other*/) -> std::optional<double> {
-        const ManySamples* const pool = Find(of, routes::kPool);
-        if (pool == nullptr || pool->import_alone.empty()) return std::nullopt;
-        return Median(pool->import_alone);
-      });
+  const auto import = [](const ManyByRoute& of) -> std::optional<double> {
+    const ManySamples* const pool = Find(of, routes::kPool);
+    if (pool == nullptr || pool->import_alone.empty()) return std::nullopt;
+    return Median(pool->import_alone);
+  };
+  bench.results.targets.push_back(WorseOf(wait, import(early), import(late)));
 }
 
 void Report(Bench& bench, const Link& link,
@@ -183,10 +176,11 @@ void Report(Bench& bench, const Link& link,
                   "p99",
                   "close",
                   "CPU from connecting, both"};
+  table.title = absl::StrCat("The k-th share of 64 KiB, ", NameOf(subscriber),
+                             " subscriber, ", link.place());
   Chart chart;
   chart.file = absl::StrCat("kth_", NameOf(subscriber), "_", link.key());
-  chart.title = absl::StrCat("The k-th share of 64 KiB, ", NameOf(subscriber),
-                             " subscriber, ", link.place());
+  chart.title = table.title;
   chart.y_label = "CPU time a block, exporter and importer, no transport";
   for (const Route* route : routes) {
     const ManySamples& of = samples[route];
@@ -232,8 +226,6 @@ void Report(Bench& bench, const Link& link,
       "of the whole process, median of the repetitions, and from connecting: "
       "with all that connecting and the first 128 shares cost, less the "
       "owner's allocating and filling");
-  table.title = absl::StrCat("The k-th share of 64 KiB, ", NameOf(subscriber),
-                             " subscriber, ", link.place());
   bench.results.tables.push_back(table);
   bench.results.charts.push_back(chart);
 }

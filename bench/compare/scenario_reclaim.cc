@@ -182,8 +182,7 @@ absl::Status Run(Bench& bench) {
     }
   }
   Table table;
-  table.title = absl::StrFormat("Until %s of memory are back",
-                                BytesText(static_cast<double>(size)));
+  table.title = absl::StrFormat("Until %s of memory are back", BytesText(size));
   table.header = {"route", "clean close", "importer killed", "owner killed"};
   table.notes = {
       "median; after a kill the survivor closes or frees the block once it "

@@ -19,9 +19,9 @@ std::optional<double> Late(ManyByRoute& samples, const Route& route) {
 void Report(Bench& bench, const Link& link, std::uint64_t size,
             const std::vector<const Route*>& routes, ManyByRoute& samples) {
   Table table;
-  table.title = absl::StrCat(
-      kBuffers, " buffers of ", BytesText(static_cast<double>(size)),
-      ", late subscriber: from connecting to readable, ", link.place());
+  table.title = absl::StrCat(kBuffers, " buffers of ", BytesText(size),
+                             ", late subscriber: from connecting to readable, ",
+                             link.place());
   table.header = {"route",   "readable p50", "worst",   "to arena",
                   "connect", "CPU, owner",   "importer"};
   const std::optional<double> arena = Late(samples, routes::kLegacyIpcArena);

@@ -91,11 +91,9 @@ std::string DescribeTensors(const std::vector<std::uint64_t>& sizes) {
       "%d tensors of a mixture-of-experts transformer in 8 bits (64 experts a "
       "layer, a scale for each 128 x 128), %s in all: %d under 4 KiB, %d of 4 "
       "KiB to 1 MiB, %d larger; median %s, largest %s",
-      sizes.size(), BytesText(static_cast<double>(total)), under(4096),
-      under(1 << 20) - under(4096),
+      sizes.size(), BytesText(total), under(4096), under(1 << 20) - under(4096),
       static_cast<std::ptrdiff_t>(sizes.size()) - under(1 << 20),
-      BytesText(static_cast<double>(sorted[sorted.size() / 2])),
-      BytesText(static_cast<double>(sorted.back())));
+      BytesText(sorted[sorted.size() / 2]), BytesText(sorted.back()));
 }
 
 // `ns` of a route, scaled to all tensors where it shared only some of them.
@@ -139,10 +137,9 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
   ratio.aim = 100;
   ratio.unit = "x";
   ratio.remark = "a handle each; until the importer has read a word of each";
-  Target late_ratio = ratio;
-  ratio.measured = early.Ratio(routes::kLegacyIpc, routes::kPool);
-  late_ratio.measured = late.Ratio(routes::kLegacyIpc, routes::kPool);
-  bench.results.targets.push_back(WorseOf(ratio, late_ratio));
+  bench.results.targets.push_back(
+      WorseOf(ratio, early.Ratio(routes::kLegacyIpc, routes::kPool),
+              late.Ratio(routes::kLegacyIpc, routes::kPool)));
 
   // Of the late one alone: to an early one sharing is a few lookups either way.
   Target arena;
@@ -170,7 +167,6 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
   waste.at_least = false;
   waste.unit = " %";
   waste.remark = "over the payload, rounded up to a segment of 1 GiB";
-  Target late_waste = waste;
   const auto of = [](const Turns& run) -> std::optional<double> {
     const ManySamples* const pool = Find(run.samples, routes::kPool);
     if (pool == nullptr) return std::nullopt;
@@ -180,9 +176,7 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
     return std::max(0.0,
                     100 * (static_cast<double>(pool->taken) / allowed - 1));
   };
-  waste.measured = of(early);
-  late_waste.measured = of(late);
-  bench.results.targets.push_back(WorseOf(waste, late_waste));
+  bench.results.targets.push_back(WorseOf(waste, of(early), of(late)));
 }
 
 void AddMetrics(Bench& bench, const Link& link, const Route& route,
@@ -246,7 +240,7 @@ void Report(Bench& bench, const Link& link,
          TimeTextOr(ForAll(of.whole_owner_cpu, of, sizes.size()), 50),
          TimeTextOr(ForAll(of.whole_importer_cpu, of, sizes.size()), 50),
          TimeTextOr(ForAll(of.create, of, sizes.size()), 50),
-         TimeTextOr(of.close, 50), BytesText(static_cast<double>(of.taken)),
+         TimeTextOr(of.close, 50), BytesText(of.taken),
          absl::StrFormat("%.1f %%", 100 * (static_cast<double>(of.taken) /
                                                static_cast<double>(of.payload) -
                                            1))});
