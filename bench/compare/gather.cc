@@ -84,7 +84,7 @@ absl::Status Gather::ReadOneWordOfEach(
   CUdeviceptr out = buffer_ + kMost * 8;
   void* arguments[] = {&buffer_, &out, &count};
   constexpr unsigned kThreads = 256;
-  RETURN_IF_ERROR(gpu_.Error(
+  RETURN_IF_ERROR(gpu_.driver().Error(
       gpu_.cu().cuLaunchKernel(kernel_, (count + kThreads - 1) / kThreads, 1, 1,
                                kThreads, 1, 1, 0, gpu_.stream(), arguments,
                                nullptr),

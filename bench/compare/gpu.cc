@@ -132,8 +132,8 @@ absl::Status Gpu::Verify(const Block& block, std::uint32_t word) const {
 
 absl::Status Gpu::Touch(const Block& block) const {
   std::uint32_t word = 0;
-  return Error(cu().cuMemcpyDtoH(&word, block.address, sizeof(word)),
-               "cuMemcpyDtoH(4 bytes)");
+  return driver_.Error(cu().cuMemcpyDtoH(&word, block.address, sizeof(word)),
+                       "cuMemcpyDtoH(4 bytes)");
 }
 
 }  // namespace bench::compare

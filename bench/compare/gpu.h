@@ -61,10 +61,6 @@ class Gpu {
   absl::StatusOr<vmm::CurrentContext> MakeCurrent() const {
     return context_.MakeCurrent();
   }
-  absl::Status Error(CUresult result, absl::string_view call) const {
-    return result == CUDA_SUCCESS ? absl::OkStatus()
-                                  : driver_.Error(result, call);
-  }
   // Makes a call of the driver: Call(&Cu::cuMemFree, address). An error says
   // which one.
   template <typename... Parameters>

@@ -28,42 +28,22 @@ double Deviation(const std::vector<double>& samples) {
 }
 
 // Appends the entries of one metric to `list`.
-class MetricEntries {
- public:
-  MetricEntries(const Metric& metric, std::size_t family, Json* list)
-      : metric_(metric), family_(family), list_(*list) {}
-
-  void Append() {
-    constexpr std::size_t kRepetitions = 9;
-    repetitions_ = std::min(kRepetitions, metric_.ns.size());
-    for (std::size_t i = 0; i < repetitions_; ++i) {
-      const std::size_t from = metric_.ns.size() * i / repetitions_;
-      const std::size_t to = metric_.ns.size() * (i + 1) / repetitions_;
-      const std::vector<double> part(
-          metric_.ns.begin() + static_cast<std::ptrdiff_t>(from),
-          metric_.ns.begin() + static_cast<std::ptrdiff_t>(to));
-      Entry("", i, (to - from) * metric_.operations, Mean(part));
-    }
-    const std::uint64_t all = metric_.ns.size();
-    Entry("mean", 0, all, Mean(metric_.ns));
-    Entry("median", 0, all, Percentile(metric_.ns, 50));
-    Entry("stddev", 0, all, Deviation(metric_.ns));
-    Entry("p99", 0, all, Percentile(metric_.ns, 99));
-  }
-
- private:
+void AppendEntries(const Metric& metric, std::size_t family, Json& list) {
+  constexpr std::size_t kRepetitions = 9;
+  const std::vector<double>& all = metric.ns;
+  const std::size_t repetitions = std::min(kRepetitions, all.size());
   // `aggregate` is empty for a repetition.
-  void Entry(const std::string& aggregate, std::size_t index,
-             std::uint64_t iterations, double ns) {
+  const auto append = [&](const std::string& aggregate, std::size_t index,
+                          std::uint64_t iterations, double ns) {
     const bool repetition = aggregate.empty();
     Json entry;
     entry["name"] =
-        repetition ? metric_.name : absl::StrCat(metric_.name, "_", aggregate);
-    entry["family_index"] = family_;
+        repetition ? metric.name : absl::StrCat(metric.name, "_", aggregate);
+    entry["family_index"] = family;
     entry["per_family_instance_index"] = 0;
-    entry["run_name"] = metric_.name;
+    entry["run_name"] = metric.name;
     entry["run_type"] = repetition ? "iteration" : "aggregate";
-    entry["repetitions"] = repetitions_;
+    entry["repetitions"] = repetitions;
     if (repetition) {
       entry["repetition_index"] = index;
     } else {
@@ -74,20 +54,27 @@ class MetricEntries {
     entry["iterations"] = iterations;
     entry["real_time"] = Number(ns);
     // Where CPU time is not measured it cannot be left out: the format has it.
-    entry["cpu_time"] = Number(metric_.cpu_ns >= 0 ? metric_.cpu_ns : ns);
+    entry["cpu_time"] = Number(metric.cpu_ns >= 0 ? metric.cpu_ns : ns);
     entry["time_unit"] = "ns";
-    entry["cpu_time_was_measured"] = metric_.cpu_ns >= 0 ? 1 : 0;
-    for (const auto& [counter, value] : metric_.counters) {
+    entry["cpu_time_was_measured"] = metric.cpu_ns >= 0 ? 1 : 0;
+    for (const auto& [counter, value] : metric.counters) {
       entry[counter] = Number(value);
     }
-    list_.push_back(std::move(entry));
+    list.push_back(std::move(entry));
+  };
+  for (std::size_t i = 0; i < repetitions; ++i) {
+    const auto from =
+        all.begin() + static_cast<std::ptrdiff_t>(all.size() * i / repetitions);
+    const auto to = all.begin() + static_cast<std::ptrdiff_t>(
+                                      all.size() * (i + 1) / repetitions);
+    append("", i, static_cast<std::uint64_t>(to - from) * metric.operations,
+           Mean({from, to}));
   }
-
-  const Metric& metric_;
-  std::size_t family_;
-  std::size_t repetitions_ = 0;
-  Json& list_;
-};
+  append("mean", 0, all.size(), Mean(all));
+  append("median", 0, all.size(), Percentile(all, 50));
+  append("stddev", 0, all.size(), Deviation(all));
+  append("p99", 0, all.size(), Percentile(all, 99));
+}
 
 Json ChartJson(const Chart& chart) {
   Json json;
@@ -121,7 +108,7 @@ std::string ToJson(const Results& results) {
   json["benchmarks"] = Json::array();
   for (std::size_t i = 0; i < results.metrics.size(); ++i) {
     if (!results.metrics[i].ns.empty()) {
-      MetricEntries(results.metrics[i], i, &json["benchmarks"]).Append();
+      AppendEntries(results.metrics[i], i, json["benchmarks"]);
     }
   }
   json["charts"] = Json::array();

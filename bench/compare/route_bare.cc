@@ -15,7 +15,7 @@ struct Mapped {
 absl::StatusOr<CUdeviceptr> Map(Gpu& gpu, CUmemGenericAllocationHandle handle,
                                 std::uint64_t size, Steps* steps) {
   CUdeviceptr address = 0;
-  RETURN_IF_ERROR(gpu.Error(
+  RETURN_IF_ERROR(gpu.driver().Error(
       Timed(steps, Step::kMap,
             [&] {
               const CUresult reserved =

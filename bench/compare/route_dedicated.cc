@@ -18,8 +18,12 @@ template <typename T>
 T* Pointer(const Block& block) {
   return reinterpret_cast<T*>(static_cast<std::uintptr_t>(block.own));
 }
-std::uint64_t Number(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer);
+// A block of `size` bytes that Pointer() of owns `memory`.
+template <typename T>
+Block Keep(T memory, std::uint64_t size) {
+  const CUdeviceptr address = memory.address();
+  return {address, size,
+          reinterpret_cast<std::uintptr_t>(new T(std::move(memory)))};
 }
 
 class DedicatedOwner : public Owner {
@@ -29,12 +33,9 @@ class DedicatedOwner : public Owner {
 
   absl::StatusOr<Block> Create(std::uint64_t size,
                                CUstream /*stream*/) override {
-    absl::StatusOr<vmm::Allocation> made =
-        vmm::Allocation::Create(gpu_.owner(), {.size = size});
-    if (!made.ok()) return made.status();
-    auto kept = std::make_unique<vmm::Allocation>(*std::move(made));
-    const CUdeviceptr address = kept->address();
-    return Block{address, size, Number(kept.release())};
+    ASSIGN_OR_RETURN(vmm::Allocation made,
+                     vmm::Allocation::Create(gpu_.owner(), {.size = size}));
+    return Keep(std::move(made), size);
   }
 
   absl::Status Free(const Block& block, CUstream /*stream*/) override {
@@ -44,15 +45,15 @@ class DedicatedOwner : public Owner {
 
   absl::Status Export(const Block& block, Outgoing* out) override {
     const vmm::Shareable memory = Pointer<vmm::Allocation>(block)->shareable();
-    absl::StatusOr<vmm::Ticket> ticket = vmm::MakeTicket(memory, NativeKind());
-    if (!ticket.ok()) return ticket.status();
-    const std::vector<std::uint8_t> bytes = vmm::EncodeTicket(*ticket);
+    ASSIGN_OR_RETURN(const vmm::Ticket ticket,
+                     vmm::MakeTicket(memory, NativeKind()));
+    const std::vector<std::uint8_t> bytes = vmm::EncodeTicket(ticket);
     std::copy(bytes.begin(), bytes.end(), out->blob.begin());
     out->length = bytes.size();
-    absl::StatusOr<vmm::ExportedHandle> exported =
-        exporter_->make(gpu_.driver(), memory.memory()->handle(0));
-    if (!exported.ok()) return exported.status();
-    out->handle = std::get<OsHandle>(*std::move(exported));
+    ASSIGN_OR_RETURN(
+        vmm::ExportedHandle exported,
+        exporter_->make(gpu_.driver(), memory.memory()->handle(0)));
+    out->handle = std::get<OsHandle>(std::move(exported));
     return absl::OkStatus();
   }
 
@@ -69,17 +70,15 @@ class DedicatedImporter : public Importer {
     handles.push_back(std::move(in.handle));
     absl::StatusOr<vmm::ImportedAllocation> opened = Timed(
         steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedAllocation> {
-          absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(in.blob);
-          if (!ticket.ok()) return ticket.status();
+          ASSIGN_OR_RETURN(const vmm::Ticket ticket,
+                           vmm::DecodeTicket(in.blob));
           return vmm::ImportedAllocation::Open(
-              gpu_.driver(), *ticket, handles,
+              gpu_.driver(), ticket, handles,
               {.grants = {{vmm::Location::On(gpu_.device()),
                            vmm::Access::kReadWrite}}});
         });
     if (!opened.ok()) return opened.status();
-    auto kept = std::make_unique<vmm::ImportedAllocation>(*std::move(opened));
-    const CUdeviceptr address = kept->address();
-    return Block{address, in.size, Number(kept.release())};
+    return Keep(*std::move(opened), in.size);
   }
 
   absl::Status Close(const Block& block) override {

@@ -89,9 +89,9 @@ class StreamPoolImporter : public Importer {
 
   absl::Status Close(const Block& block) override {
     // The importer's free comes before the owner's, and must have passed.
-    const absl::Status freed =
-        gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, gpu_.stream()),
-                   "cuMemFreeAsync(imported)");
+    const absl::Status freed = gpu_.driver().Error(
+        gpu_.cu().cuMemFreeAsync(block.address, gpu_.stream()),
+        "cuMemFreeAsync(imported)");
     return freed.ok() ? gpu_.Synchronize() : freed;
   }
 
