@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/driver.h"
 #include "platform/cuda/handle_attributes.h"
 #include "platform/os/os_handle.h"
 #include "vmm/memory/allocation.h"
@@ -85,11 +86,6 @@ absl::string_view NameOf(Step step) {
       return "release";
   }
   return "?";
-}
-
-vmm::HandleKind NativeKind() {
-  return vmm::platform::kNativeHandleIsPosixFd ? vmm::HandleKind::kPosixFd
-                                               : vmm::HandleKind::kWin32;
 }
 
 absl::StatusOr<StepTimes> LifeByVmmshare(const vmm::Device& device,

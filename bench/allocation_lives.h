@@ -1,5 +1,5 @@
-// The life of one piece of shared memory, by vmmshare and by bare driver
-// calls, with the time of each step.
+// The life of one piece of memory that is shared as NativeKind(), by vmmshare
+// and by bare driver calls, with the time of each step.
 #ifndef VMMSHARE_BENCH_ALLOCATION_LIVES_H_
 #define VMMSHARE_BENCH_ALLOCATION_LIVES_H_
 
@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/handle_kind.h"
 
 namespace bench {
 
@@ -23,9 +22,6 @@ enum class Step : std::size_t {
 };
 inline constexpr std::size_t kSteps = 5;
 absl::string_view NameOf(Step step);
-
-// The handle kind of this operating system, which is measured.
-vmm::HandleKind NativeKind();
 
 // Microseconds, by Step.
 using StepTimes = std::array<double, kSteps>;

@@ -36,7 +36,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "bench/allocation_lives.h"
+#include "bench/driver.h"
 #include "bench/report.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/os/machine.h"
 #include "vmm/memory/internal/exporter.h"
@@ -87,13 +89,6 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
     }
   }
   return options;
-}
-
-absl::StatusOr<Driver> LoadDriver(const std::string& choice) {
-  if (choice == "system") return Driver::LoadSystem();
-  if (choice != "host") return Driver::LoadFrom(choice);
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  return Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH);
 }
 
 // The comparisons of one size: all steps together, then each.
@@ -169,9 +164,8 @@ void RegisterPart(const std::string& name, const Call& call) {
 absl::Status RegisterParts(const vmm::Device& device,
                            const vmm::Allocation& memory,
                            const vmm::platform::OsHandle& exported) {
-  absl::StatusOr<vmm::Ticket> ticket =
-      vmm::MakeTicket(memory.shareable(), bench::NativeKind());
-  if (!ticket.ok()) return ticket.status();
+  ASSIGN_OR_RETURN(const vmm::Ticket ticket,
+                   vmm::MakeTicket(memory.shareable(), bench::NativeKind()));
   const Driver& driver = device.driver();
   const vmm::Location here = vmm::Location::On(device);
   RegisterPart("ThisMachine", [] { return vmm::platform::ThisMachine(); });
@@ -200,7 +194,7 @@ absl::Status RegisterParts(const vmm::Device& device,
   RegisterPart("MakeTicket", [&memory] {
     return vmm::MakeTicket(memory.shareable(), bench::NativeKind());
   });
-  RegisterPart("CheckUsableHere", [driver, ticket = *ticket] {
+  RegisterPart("CheckUsableHere", [driver, ticket] {
     return vmm::CheckUsableHere(ticket, driver);
   });
   return absl::OkStatus();
@@ -209,21 +203,21 @@ absl::Status RegisterParts(const vmm::Device& device,
 absl::StatusOr<std::uint64_t> FreeBytes(const Driver& driver) {
   std::size_t free = 0;
   std::size_t total = 0;
-  if (CUresult r = driver->cuMemGetInfo(&free, &total); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemGetInfo()");
-  }
+  RETURN_IF_ERROR(
+      driver.Error(driver->cuMemGetInfo(&free, &total), "cuMemGetInfo()"));
   return free;
 }
 
 absl::Status PrintHeader(const vmm::Device& device) {
   const Driver& driver = device.driver();
-  absl::StatusOr<std::uint64_t> granularity = vmm::PhysicalMemory::Granularity(
-      driver, vmm::Location::On(device), {bench::NativeKind()});
-  if (!granularity.ok()) return granularity.status();
+  ASSIGN_OR_RETURN(
+      const std::uint64_t granularity,
+      vmm::PhysicalMemory::Granularity(driver, vmm::Location::On(device),
+                                       {bench::NativeKind()}));
   absl::PrintF("device:      %s\n", device.Describe());
   absl::PrintF("driver:      %s%s\n", driver.Describe(),
                driver.is_host_memory() ? " - not a GPU figure" : "");
-  absl::PrintF("granularity: %d bytes\n", *granularity);
+  absl::PrintF("granularity: %d bytes\n", granularity);
   absl::PrintF("handle kind: %s\n", vmm::NameOf(bench::NativeKind()));
   absl::PrintF("build:       %s\n", VMMSHARE_BUILD_TYPE);
   std::fflush(stdout);
@@ -231,22 +225,16 @@ absl::Status PrintHeader(const vmm::Device& device) {
 }
 
 absl::Status Run(const Options& options) {
-  absl::StatusOr<Driver> driver = LoadDriver(options.driver);
-  if (!driver.ok()) return driver.status();
-  absl::StatusOr<vmm::Device> device =
-      vmm::Device::ByOrdinal(*driver, options.device);
-  if (!device.ok()) return device.status();
-  absl::Status printed = PrintHeader(*device);
-  if (!printed.ok()) return printed;
+  ASSIGN_OR_RETURN(const Driver driver, bench::LoadDriver(options.driver));
+  ASSIGN_OR_RETURN(const vmm::Device device,
+                   vmm::Device::ByOrdinal(driver, options.device));
+  RETURN_IF_ERROR(PrintHeader(device));
 
   // The calls need no context, but programs that share memory have one.
-  absl::StatusOr<vmm::PrimaryContext> context =
-      vmm::PrimaryContext::Retain(*device);
-  if (!context.ok()) return context.status();
-  absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
-  if (!current.ok()) return current.status();
-  absl::StatusOr<std::uint64_t> free = FreeBytes(*driver);
-  if (!free.ok()) return free.status();
+  ASSIGN_OR_RETURN(const vmm::PrimaryContext context,
+                   vmm::PrimaryContext::Retain(device));
+  ASSIGN_OR_RETURN(const vmm::CurrentContext current, context.MakeCurrent());
+  ASSIGN_OR_RETURN(const std::uint64_t free, FreeBytes(driver));
 
   constexpr std::uint64_t kMiB = 1 << 20;
   const std::pair<const char*, std::uint64_t> sizes[] = {{"2MiB", 2 * kMiB},
@@ -257,29 +245,27 @@ absl::Status Run(const Options& options) {
   absl::Status failed;
   for (std::size_t i = 0; i < std::size(sizes); ++i) {
     const auto& [name, size] = sizes[i];
-    if (size > options.max_size || size > *free / 2) {
+    if (size > options.max_size || size > free / 2) {
       absl::PrintF("left out:    %s (limit %s, free %s)\n", name,
-                   bench::SizeText(options.max_size), bench::SizeText(*free));
+                   bench::SizeText(options.max_size), bench::SizeText(free));
       continue;
     }
     benchmark::RegisterBenchmark(
         absl::StrCat("life/", name).c_str(),
         [&rows, &failed, &device, i, bytes = size](benchmark::State& state) {
-          Lives(state, *device, bytes, rows[i], failed);
+          Lives(state, device, bytes, rows[i], failed);
         })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(options.iterations);
   }
-  absl::StatusOr<vmm::Allocation> memory =
-      vmm::Allocation::Create(*device, {.size = 2 * kMiB});
-  if (!memory.ok()) return memory.status();
-  absl::StatusOr<vmm::ExportedHandle> exported = vmm::Exporters().front().make(
-      *driver, memory->shareable().memory()->handle(0));
-  if (!exported.ok()) return exported.status();
-  absl::Status registered = RegisterParts(
-      *device, *memory, std::get<vmm::platform::OsHandle>(*exported));
-  if (!registered.ok()) return registered;
+  ASSIGN_OR_RETURN(const vmm::Allocation memory,
+                   vmm::Allocation::Create(device, {.size = 2 * kMiB}));
+  ASSIGN_OR_RETURN(const vmm::ExportedHandle exported,
+                   vmm::Exporters().front().make(
+                       driver, memory.shareable().memory()->handle(0)));
+  RETURN_IF_ERROR(RegisterParts(device, memory,
+                                std::get<vmm::platform::OsHandle>(exported)));
 
   benchmark::RunSpecifiedBenchmarks();
 

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -39,6 +38,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
 #include "bench/must.h"
 #include "bench/report.h"
 #include "docs/examples/process.h"
@@ -68,14 +68,6 @@ struct Options {
 };
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-Driver Load(const std::string& choice) {
-  if (choice == "system") return Must(Driver::LoadSystem());
-  if (choice != "host") return Must(Driver::LoadFrom(choice));
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  return Must(
-      Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
-}
 
 void Say(Channel& channel, const std::string& text) {
   Must(channel.Send(
@@ -172,7 +164,7 @@ std::string OpenAll(const Side& side, const std::vector<std::uint8_t>& bytes) {
 }
 
 int Answer(const Options& options) {
-  const Side side(Load(options.driver), options.peer);
+  const Side side(Must(bench::LoadDriver(options.driver)), options.peer);
   Channel channel = Must(Channel::Connect(options.child, {}, Soon()));
   const vmm::ImportOptions access{
       .grants = {{vmm::Location::On(side.device), vmm::Access::kReadWrite}},
@@ -220,7 +212,7 @@ int Answer(const Options& options) {
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), side_(Load(options.driver), 0) {
+      : options_(options), side_(Must(bench::LoadDriver(options.driver)), 0) {
     std::printf("%s\n%s\n%s", side_.driver.Describe().c_str(),
                 side_.device.Describe().c_str(),
                 side_.driver.is_host_memory() ? "not a GPU figure\n" : "");

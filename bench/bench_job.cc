@@ -39,6 +39,7 @@
 #include "absl/synchronization/barrier.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
 #include "bench/must.h"
 #include "fabric/exchange.h"
 #include "platform/cuda/driver.h"
@@ -282,9 +283,7 @@ int main(int argc, char** argv) {
     }
   }
   const std::uint64_t descriptors = AllowDescriptors();
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  const Driver driver =
-      Must(Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
+  const Driver driver = Must(bench::LoadDriver("host"));
   if (csv) {
     std::printf("step,ranks,wall_ms,busy_ms,resident_mib,put,got,calls\n");
   } else {

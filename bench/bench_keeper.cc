@@ -18,7 +18,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
 #include "bench/driver_wrapper.h"
 #include "bench/must.h"
 #include "bench/report.h"
@@ -75,14 +75,6 @@ class TimeCall {
  private:
   const Clock::time_point start_ = Clock::now();
 };
-
-Driver Load(const std::string& choice) {
-  if (choice == "system") return Must(Driver::LoadSystem());
-  if (choice != "host") return Must(Driver::LoadFrom(choice));
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  return Must(
-      Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
-}
 
 // ----------------------------------------------------------------------------
 
@@ -182,7 +174,7 @@ absl::Status Drop(const Options& options, const std::string& name) {
 absl::Status Run(Options options) {
   // A keeper would keep the weights of a benchmark that is interrupted.
   vmm::platform::HoldTermination();
-  const Driver real = Load(options.driver);
+  const Driver real = Must(bench::LoadDriver(options.driver));
   const Driver driver =
       Must(bench::WrappedDriver<TimeCall>(real, "takes the time"));
   std::printf("%s\n", real.Describe().c_str());

@@ -29,35 +29,17 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
+#include "bench/must.h"
 #include "bench/pool_streams.h"
 #include "vmm/vmm.h"
 
 namespace {
 
+using bench::Must;
 using vmm::platform::Driver;
 
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::fprintf(stderr, "bench_pool: %s\n", value.status().ToString().c_str());
-    std::exit(1);
-  }
-  return *std::move(value);
-}
-
-void Must(const absl::Status& status) {
-  if (!status.ok()) Must<int>(status);
-}
-
 absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
-
-Driver Load(absl::string_view choice) {
-  if (choice == "system") return Must(Driver::LoadSystem());
-  if (choice != "host") return Must(Driver::LoadFrom(std::string(choice)));
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  return Must(
-      Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
-}
 
 // A pool, and a subscription to it by the same process.
 struct Ends {
@@ -160,7 +142,7 @@ int main(int argc, char** argv) {
     }
     choice = std::string(word);
   }
-  const Driver driver = Load(choice);
+  const Driver driver = Must(bench::LoadDriver(choice));
   const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
   const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
   const vmm::CurrentContext current = Must(context.MakeCurrent());

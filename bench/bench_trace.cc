@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -32,6 +31,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
 #include "bench/driver_wrapper.h"
 #include "bench/must.h"
 #include "bench/report.h"
@@ -58,14 +58,6 @@ struct Options {
   int replays = 5;
   std::vector<std::string> traces;
 };
-
-Driver Load(const std::string& choice) {
-  if (choice == "system") return Must(Driver::LoadSystem());
-  if (choice != "host") return Must(Driver::LoadFrom(choice));
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  return Must(
-      Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
-}
 
 // One that is asked for memory. A new one begins with nothing.
 class Allocator {
@@ -323,7 +315,7 @@ int main(int argc, char** argv) {
   for (const std::string& path : options.traces) {
     traces.push_back(Must(bench::ReadTrace(path)));
   }
-  const Driver driver = Load(options.driver);
+  const Driver driver = Must(bench::LoadDriver(options.driver));
   const Driver counting =
       Must(bench::WrappedDriver<CountCall>(driver, "counts calls"));
   const vmm::Device device = Must(vmm::Device::ByOrdinal(counting, 0));

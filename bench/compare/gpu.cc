@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -15,11 +14,6 @@ namespace bench::compare {
 
 using vmm::platform::Driver;
 
-vmm::HandleKind NativeKind() {
-  return vmm::platform::kNativeHandleIsPosixFd ? vmm::HandleKind::kPosixFd
-                                               : vmm::HandleKind::kWin32;
-}
-
 vmm::platform::OsHandle AdoptExported(std::intptr_t exported) {
   if (vmm::platform::kNativeHandleIsPosixFd) {
     int descriptor = -1;
@@ -30,21 +24,14 @@ vmm::platform::OsHandle AdoptExported(std::intptr_t exported) {
 }
 
 absl::StatusOr<Driver> LoadDriver(const std::string& choice) {
-  if (choice == "system") return Driver::LoadSystem();
-  if (choice != "host") return Driver::LoadFrom(choice);
-  // Rounding up to granules takes much of the budget and none of the memory.
-  SetVariable("VMMSHARE_HOST_MEMORY", "64G");
-  // Devices of its own: others' use would show in cuMemGetInfo.
-  SetVariable("VMMSHARE_HOST_INSTANCE",
-              absl::StrCat("bench-", vmm::platform::CurrentProcessId()));
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  const std::string host = path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH;
-  if (host.empty()) {
-    return absl::NotFoundError(
-        "--driver=host: this build has no host-memory driver; build with "
-        "VMMSHARE_BUILD_HOSTDRIVER=ON, or pass --driver=PATH of one");
+  if (choice == "host") {
+    // Rounding up to granules takes much of the budget and none of the memory.
+    SetVariable("VMMSHARE_HOST_MEMORY", "64G");
+    // Devices of its own: others' use would show in cuMemGetInfo.
+    SetVariable("VMMSHARE_HOST_INSTANCE",
+                absl::StrCat("bench-", vmm::platform::CurrentProcessId()));
   }
-  return Driver::LoadFrom(host);
+  return bench::LoadDriver(choice);
 }
 
 std::uint32_t FillWord(std::uint64_t seed, std::uint64_t index) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "bench/driver.h"
 #include "platform/cuda/driver.h"
 #include "platform/cuda/driver_table.h"
 #include "platform/os/os_handle.h"
@@ -123,8 +124,7 @@ class Gpu {
   CUstream stream_ = nullptr;
 };
 
-// This system's own handle kind, and the driver's name for it.
-vmm::HandleKind NativeKind();
+// The driver's name for this system's own handle kind.
 inline CUmemAllocationHandleType NativeType() {
   return static_cast<CUmemAllocationHandleType>(NativeKind());
 }
