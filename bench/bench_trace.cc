@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/allocators.h"
 #include "bench/driver.h"
 #include "bench/driver_wrapper.h"
 #include "bench/must.h"
@@ -41,6 +41,7 @@
 
 namespace {
 
+using bench::Allocator;
 using bench::Must;
 using bench::Trace;
 using bench::TraceEvent;
@@ -57,95 +58,6 @@ struct Options {
   std::string driver = "system";
   int replays = 5;
   std::vector<std::string> traces;
-};
-
-// One that is asked for memory. A new one begins with nothing.
-class Allocator {
- public:
-  virtual ~Allocator() = default;
-  virtual absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size,
-                                               CUstream stream) = 0;
-  virtual void Free(CUdeviceptr block, CUstream stream) = 0;
-  virtual std::uint64_t Reserved() = 0;  // Bytes held now, or at the most.
-};
-
-class VmmPool : public Allocator {
- public:
-  static constexpr char kName[] = "vmmshare pool";
-  static absl::StatusOr<std::unique_ptr<Allocator>> Make(
-      const vmm::Device& device) {
-    ASSIGN_OR_RETURN(std::unique_ptr<vmm::Pool> pool,
-                     vmm::Pool::Create(device, {}));
-    return std::make_unique<VmmPool>(std::move(pool));
-  }
-  explicit VmmPool(std::unique_ptr<vmm::Pool> pool) : pool_(std::move(pool)) {}
-  absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size,
-                                       CUstream stream) override {
-    return pool_->Allocate(size, stream);
-  }
-  void Free(CUdeviceptr block, CUstream stream) override {
-    Must(pool_->Free(block, stream));
-  }
-  std::uint64_t Reserved() override { return pool_->statistics().reserved; }
-
- private:
-  std::unique_ptr<vmm::Pool> pool_;
-};
-
-// cuMemAllocFromPoolAsync from a pool that keeps what it has, as programs that
-// care for speed set it.
-class DriverPool : public Allocator {
- public:
-  static constexpr char kName[] = "cuMemAllocAsync";
-  static absl::StatusOr<std::unique_ptr<Allocator>> Make(
-      const vmm::Device& device) {
-    const Driver& driver = device.driver();
-    RETURN_IF_ERROR(
-        driver.Need<&vmm::platform::DriverTable::cuMemAllocFromPoolAsync>());
-    CUmemPoolProps props = {};
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.cuda_device()};
-    CUmemoryPool pool = nullptr;
-    RETURN_IF_ERROR(driver.Error(driver->cuMemPoolCreate(&pool, &props),
-                                 "cuMemPoolCreate()"));
-    auto made = std::make_unique<DriverPool>(driver, pool);
-    cuuint64_t keep_all = std::numeric_limits<cuuint64_t>::max();
-    RETURN_IF_ERROR(
-        driver.Error(driver->cuMemPoolSetAttribute(
-                         pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all),
-                     "cuMemPoolSetAttribute()"));
-    return made;
-  }
-  DriverPool(const Driver& driver, CUmemoryPool pool)
-      : driver_(driver), pool_(pool) {}
-  ~DriverPool() override {
-    Check(driver_->cuMemPoolDestroy(pool_), "cuMemPoolDestroy()");
-  }
-  absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size,
-                                       CUstream stream) override {
-    CUdeviceptr block = 0;
-    const CUresult result =
-        driver_->cuMemAllocFromPoolAsync(&block, size, pool_, stream);
-    if (result == CUDA_SUCCESS) return block;
-    return driver_.Error(result, "cuMemAllocFromPoolAsync()");
-  }
-  void Free(CUdeviceptr block, CUstream stream) override {
-    Check(driver_->cuMemFreeAsync(block, stream), "cuMemFreeAsync()");
-  }
-  std::uint64_t Reserved() override {
-    cuuint64_t bytes = 0;
-    Check(driver_->cuMemPoolGetAttribute(
-              pool_, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &bytes),
-          "cuMemPoolGetAttribute()");
-    return bytes;
-  }
-
- private:
-  void Check(CUresult result, const char* call) const {
-    if (result != CUDA_SUCCESS) Must(driver_.Error(result, call));
-  }
-  const Driver driver_;
-  const CUmemoryPool pool_;
 };
 
 // A device with its context current, and streams. The allocators' calls go
@@ -203,7 +115,7 @@ absl::Status Replay(const Trace& trace, const Machine& machine,
     const CUstream stream = machine.stream(event.stream);
     CUdeviceptr& block = blocks[event.allocation];
     if (!event.allocates) {
-      around([&] { allocator.Free(std::exchange(block, 0), stream); });
+      around([&] { Must(allocator.Free(std::exchange(block, 0), stream)); });
       continue;
     }
     absl::StatusOr<CUdeviceptr> made = absl::UnknownError("");
@@ -215,17 +127,23 @@ absl::Status Replay(const Trace& trace, const Machine& machine,
   }
   machine.Synchronize();
   for (CUdeviceptr block : blocks) {
-    if (block != 0) allocator.Free(block, machine.stream(0));
+    if (block != 0) Must(allocator.Free(block, machine.stream(0)));
   }
   machine.Synchronize();
   return status;
 }
 
-template <typename Kind>
-absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
+// A kind of allocator: what it is called, and how one is made.
+struct Kind {
+  const char* name;
+  absl::StatusOr<std::unique_ptr<Allocator>> (*make)(const vmm::Device&);
+};
+
+absl::StatusOr<Result> Measure(const Kind& kind, const Trace& trace,
+                               const Machine& machine,
                                const vmm::Device& device, int replays) {
   using Clock = std::chrono::steady_clock;
-  ASSIGN_OR_RETURN(std::unique_ptr<Allocator> allocator, Kind::Make(device));
+  ASSIGN_OR_RETURN(std::unique_ptr<Allocator> allocator, kind.make(device));
   Result result;
   const std::uint64_t before = CountCall::calls;
   RETURN_IF_ERROR(
@@ -240,7 +158,7 @@ absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
   }
   // A new one, and apart, since looking may cost more than allocating.
   allocator.reset();
-  ASSIGN_OR_RETURN(allocator, Kind::Make(device));
+  ASSIGN_OR_RETURN(allocator, kind.make(device));
   RETURN_IF_ERROR(Replay(trace, machine, *allocator, [&](const auto& call) {
     call();
     result.reserved = std::max(result.reserved, allocator->Reserved());
@@ -252,13 +170,12 @@ absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
 }
 
 // Returns whether the allocator served all of the trace.
-template <typename Kind>
-bool PrintRow(const Trace& trace, const Machine& machine,
+bool PrintRow(const Kind& kind, const Trace& trace, const Machine& machine,
               const vmm::Device& device, int replays) {
   std::printf("| %s | %u | %s |", trace.program.c_str(), trace.streams,
-              Kind::kName);
+              kind.name);
   const absl::StatusOr<Result> result =
-      Measure<Kind>(trace, machine, device, replays);
+      Measure(kind, trace, machine, device, replays);
   if (!result.ok()) {
     std::printf(" failed: %s |\n", result.status().ToString().c_str());
     std::fflush(stdout);
@@ -332,11 +249,11 @@ int main(int argc, char** argv) {
   bool served = true;
   for (const Trace& trace : traces) {
     const Machine machine(driver, trace.streams);
-    if (!PrintRow<VmmPool>(trace, machine, device, options.replays)) {
-      served = false;
-    }
+    served &= PrintRow({"vmmshare pool", &bench::MakeVmmsharePool}, trace,
+                       machine, device, options.replays);
     // What the driver's pool cannot serve is no fault of vmmshare's.
-    PrintRow<DriverPool>(trace, machine, device, options.replays);
+    PrintRow({"cuMemAllocAsync", &bench::MakeDriverPool}, trace, machine,
+             device, options.replays);
   }
   return served ? 0 : 1;
 }

@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "bench/allocators.h"
 #include "platform/cuda/driver.h"
-#include "vmm/pool/pool.h"
 
 namespace vmm::bench {
 namespace {
@@ -49,72 +50,16 @@ class Streams {
   std::vector<CUstream> streams_;
 };
 
-// A pool under test: ours, or the driver's.
-class Allocator {
- public:
-  virtual ~Allocator() = default;
-  virtual CUdeviceptr Allocate(std::uint64_t size, CUstream stream) = 0;
-  virtual bool Free(CUdeviceptr block, CUstream stream) = 0;
-  virtual std::uint64_t Reserved() = 0;
-};
+using ::bench::Allocator;
 
-class Ours : public Allocator {
- public:
-  explicit Ours(const Device& device) : pool_(*Pool::Create(device, {})) {}
-  CUdeviceptr Allocate(std::uint64_t size, CUstream stream) override {
-    const absl::StatusOr<CUdeviceptr> block = pool_->Allocate(size, stream);
-    if (!block.ok()) {
-      std::printf("%s\n", block.status().ToString().c_str());
-      return 0;
-    }
-    return *block;
-  }
-  bool Free(CUdeviceptr block, CUstream stream) override {
-    return pool_->Free(block, stream).ok();
-  }
-  std::uint64_t Reserved() override { return pool_->statistics().reserved; }
-
- private:
-  std::unique_ptr<Pool> pool_;
-};
-
-class TheDrivers : public Allocator {
- public:
-  explicit TheDrivers(const Device& device) : driver_(device.driver()) {
-    if (!driver_.Need<&platform::DriverTable::cuMemPoolCreate>().ok()) return;
-    CUmemPoolProps props = {};
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal()};
-    if (driver_->cuMemPoolCreate(&pool_, &props) != CUDA_SUCCESS) return;
-    std::uint64_t keep = ~std::uint64_t{0};
-    driver_->cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                   &keep);
-  }
-  ~TheDrivers() override {
-    if (pool_ != nullptr) driver_->cuMemPoolDestroy(pool_);
-  }
-  bool works() const { return pool_ != nullptr; }
-  CUdeviceptr Allocate(std::uint64_t size, CUstream stream) override {
-    CUdeviceptr block = 0;
-    return driver_->cuMemAllocFromPoolAsync(&block, size, pool_, stream) ==
-                   CUDA_SUCCESS
-               ? block
-               : 0;
-  }
-  bool Free(CUdeviceptr block, CUstream stream) override {
-    return driver_->cuMemFreeAsync(block, stream) == CUDA_SUCCESS;
-  }
-  std::uint64_t Reserved() override {
-    std::uint64_t bytes = 0;
-    driver_->cuMemPoolGetAttribute(pool_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                                   &bytes);
-    return bytes;
-  }
-
- private:
-  platform::Driver driver_;
-  CUmemoryPool pool_ = nullptr;
-};
+// 0 when there is none; it says why.
+CUdeviceptr AllocateOrSay(Allocator& pool, std::uint64_t size,
+                          CUstream stream) {
+  const absl::StatusOr<CUdeviceptr> block = pool.Allocate(size, stream);
+  if (block.ok()) return *block;
+  std::printf("%s\n", block.status().ToString().c_str());
+  return 0;
+}
 
 double Nanoseconds(std::chrono::steady_clock::duration took, double count) {
   return std::chrono::duration<double, std::nano>(took).count() / count;
@@ -140,7 +85,9 @@ class RandomProgram {
             1, std::min<std::size_t>(50, 3200 / streams.size()))) {}
   ~RandomProgram() {
     for (std::size_t at = 0; at < streams_.size(); ++at) {
-      for (const One& one : live_[at]) pool_.Free(one.block, streams_[at]);
+      for (const One& one : live_[at]) {
+        pool_.Free(one.block, streams_[at]).IgnoreError();
+      }
     }
   }
   RandomProgram(const RandomProgram&) = delete;
@@ -158,7 +105,7 @@ class RandomProgram {
       } else {
         std::swap(its[random_() % its.size()], its.back());
         bytes_ -= its.back().size;
-        if (!pool_.Free(its.back().block, streams_[at])) ok_ = false;
+        if (!pool_.Free(its.back().block, streams_[at]).ok()) ok_ = false;
         its.pop_back();
       }
     }
@@ -178,7 +125,7 @@ class RandomProgram {
     // Each power of two as likely as another.
     const std::uint64_t size = (std::uint64_t{4096} << random_() % 8) +
                                random_() % (std::uint64_t{4096} << 7);
-    const CUdeviceptr block = pool_.Allocate(size, streams_[at]);
+    const CUdeviceptr block = AllocateOrSay(pool_, size, streams_[at]);
     if (block == 0) {
       ok_ = false;
       return;
@@ -218,8 +165,10 @@ Measured RoundRobin(Allocator& pool, const Streams& streams,
       std::max<long>(2, 400'000 / static_cast<long>(streams.size()));
   const auto round = [&] {
     for (std::size_t at = 0; at < streams.size(); ++at) {
-      const CUdeviceptr block = pool.Allocate(size, streams[at]);
-      if (block == 0 || !pool.Free(block, streams[at])) measured.ok = false;
+      const CUdeviceptr block = AllocateOrSay(pool, size, streams[at]);
+      if (block == 0 || !pool.Free(block, streams[at]).ok()) {
+        measured.ok = false;
+      }
     }
   };
   round();
@@ -254,22 +203,14 @@ bool PrintStreamTable(const Device& device, int most) {
   for (int count = 1; count <= most; count *= count < 64 ? 4 : 2) {
     const Streams streams(device.driver(), count);
     for (const bool ours : {true, false}) {
-      std::unique_ptr<Allocator> pool;
-      if (ours) {
-        pool = std::make_unique<Ours>(device);
-      } else {
-        auto other = std::make_unique<TheDrivers>(device);
-        if (!other->works()) continue;
-        pool = std::move(other);
-      }
-      const Measured blocks = RandomBlocks(*pool, streams);
-      pool.reset();
-      if (ours) {
-        pool = std::make_unique<Ours>(device);
-      } else {
-        pool = std::make_unique<TheDrivers>(device);
-      }
-      const Measured turns = RoundRobin(*pool, streams, 65536);
+      const auto make =
+          ours ? &::bench::MakeVmmsharePool : &::bench::MakeDriverPool;
+      absl::StatusOr<std::unique_ptr<Allocator>> pool = make(device);
+      if (!pool.ok() && !ours) continue;  // It has none.
+      const Measured blocks = RandomBlocks(**pool, streams);
+      pool->reset();
+      pool = make(device);
+      const Measured turns = RoundRobin(**pool, streams, 65536);
       std::printf("%7d %7.0f MiB", count, blocks.peak);
       PrintRow(ours ? "vmmshare" : "cuMemAllocAsync", blocks);
       PrintRow("in turn", turns);
@@ -282,19 +223,20 @@ bool PrintStreamTable(const Device& device, int most) {
 }
 
 bool PrintLongRun(const Device& device, long operations) {
-  Ours pool(device);
+  const std::unique_ptr<Allocator> owned = *::bench::MakeVmmsharePool(device);
+  Allocator& pool = *owned;
   std::mt19937_64 random(2);
   std::vector<CUdeviceptr> live(3000);
   for (CUdeviceptr& block : live) {
-    block = pool.Allocate(256 + random() % 65536, nullptr);
+    block = AllocateOrSay(pool, 256 + random() % 65536, nullptr);
   }
   constexpr long kPart = 500'000;
   for (long done = 0; done < operations; done += kPart) {
     const auto start = std::chrono::steady_clock::now();
     for (long i = 0; i < kPart; ++i) {
       CUdeviceptr& block = live[random() % live.size()];
-      if (!pool.Free(block, nullptr)) return false;
-      block = pool.Allocate(256 + random() % 65536, nullptr);
+      if (!pool.Free(block, nullptr).ok()) return false;
+      block = AllocateOrSay(pool, 256 + random() % 65536, nullptr);
       if (block == 0) return false;
     }
     std::printf("after %9ld operations: %6.0f ns for a free and an allocate\n",
