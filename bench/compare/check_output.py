@@ -44,33 +44,42 @@ def check_benchmark(entry):
         check(name == f"{entry['run_name']}_{entry['aggregate_name']}", f"{name}: aggregate_name")
 
 
-def run_figures(program, report, *options, **variables):
-    run = subprocess.run([program, "--driver=host", "--quick", f"--json={report}", *options], check=True,
-                         env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
-    return run.stdout.splitlines(), json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
+def measure(program, report, *options, status=0, **variables):
+    """How it ended, with `variables` in its environment, and the JSON it wrote."""
+    run = subprocess.run([program, "--driver=host", f"--json={report}", *options], check=False,
+                         env={**os.environ, **variables}, capture_output=True, text=True)
+    check(run.returncode == status,
+          f"{options}, {variables}: it ended with {run.returncode}: {run.stdout}{run.stderr}")
+    check(report.is_file(), f"{options}, {variables}: what was measured is not in a file")
+    return run, json.loads(report.read_text(encoding="utf-8"))
+
+
+def names_of(found):
+    return {e["run_name"] for e in found["benchmarks"]}
 
 
 def figures(program, folder):
     # By lots of 16, the last of each of two turns a smaller one.
-    _, entries = run_figures(program, folder / "lots.json", "--scenario=kth", "--routes=pool", "--blocks=300")
+    _, found = measure(program, folder / "lots.json", "--quick", "--scenario=kth", "--routes=pool", "--blocks=300")
     for name in ("export", "import"):
-        done = sum(e["iterations"] for e in entries
+        done = sum(e["iterations"] for e in found["benchmarks"]
                    if e["run_name"] == f"kth/pool/same/early/{name}" and e["run_type"] == "iteration")
         check(0 < done <= 2 * 304, f"{name}: {done} iterations for two times 300 blocks")
 
     # An eighth of the memory at once.
-    _, entries = run_figures(program, folder / "fewer.json", "--scenario=alloc", VMMSHARE_HOST_MEMORY="128M")
-    live = [e["live"] for e in entries if e["name"] == "alloc/pool/2MiB/threads:1_median"]
+    _, found = measure(program, folder / "fewer.json", "--quick", "--scenario=alloc", VMMSHARE_HOST_MEMORY="128M")
+    live = [e["live"] for e in found["benchmarks"] if e["name"] == "alloc/pool/2MiB/threads:1_median"]
     check(len(live) == 1 and 1 <= live[0] <= 8, f"of 2 MiB a batch had {live}")
 
     # So little time that few tensors are shared.
-    lines, entries = run_figures(program, folder / "scaled.json", "--scenario=tensors", "--routes=pool",
-                                 "--budget=0.000001")
+    run, found = measure(program, folder / "scaled.json", "--quick", "--scenario=tensors", "--routes=pool",
+                         "--budget=0.000001")
+    lines = run.stdout.splitlines()
     for when in ("early", "late"):
         at = next(i for i, line in enumerate(lines) if line.startswith(f"A model's tensors, {when} subscriber"))
         header, row = (re.split("  +", line.strip()) for line in lines[at + 1:at + 3])
         told = sum(nanoseconds(row[header.index(column)]) for column in ("CPU, owner", "importer"))
-        entry = next(e for e in entries if e["name"] == f"tensors/pool/same/{when}/readable_median")
+        entry = next(e for e in found["benchmarks"] if e["name"] == f"tensors/pool/same/{when}/readable_median")
         check(entry["tensors_shared"] == 128, f"{when}: shared {entry['tensors_shared']}")
         check(abs(entry["cpu_time"] - told) <= 0.02 * told,
               f"{when}: the CPU time is {entry['cpu_time']}; the table has {told}: {row}")
@@ -83,52 +92,38 @@ def nanoseconds(text):
 
 def exhausted(program, folder):
     """Of two routes that need more than half of the memory each, the first fails."""
-    report = folder / "exhausted.json"
-    env = {**os.environ, "VMMSHARE_HOST_MEMORY": "3G",
-           "VMMSHARE_HOST_FAIL": "cuMemImportFromShareableHandle:500:OUT_OF_MEMORY"}
-    run = subprocess.run([program, "--driver=host", "--scenario=footprint", "--routes=bare,dedicated,pool",
-                          f"--json={report}"], check=True, env=env, stdout=subprocess.PIPE, text=True)
+    run, found = measure(program, folder / "exhausted.json", "--scenario=footprint", "--routes=bare,dedicated,pool",
+                         VMMSHARE_HOST_MEMORY="3G",
+                         VMMSHARE_HOST_FAIL="cuMemImportFromShareableHandle:500:OUT_OF_MEMORY")
     check("bare VMM calls: not available: " in run.stdout, f"the first did not fail: {run.stdout}")
-    names = {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
-    check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names,
+    check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names_of(found),
           f"what the first had the others lack: {run.stdout}")
-
-
-def run_left_out(program, report, routes, scenarios, **variables):
-    run = subprocess.run([program, "--driver=host", "--quick", f"--scenario={scenarios}", f"--routes={routes}",
-                          f"--json={report}"], check=False, env={**os.environ, **variables},
-                         capture_output=True, text=True)
-    check(run.returncode == 0, f"{variables}: it ended with {run.returncode}: {run.stdout}{run.stderr}")
-    return run.stdout, {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
 
 
 def left_out(program, folder):
     """Too little memory already for the blocks that warm up; then for an import in the midst."""
-    out, names = run_left_out(program, folder / "memory.json", "legacy-2MiB,dedicated,pool", "kth,copy",
-                              VMMSHARE_HOST_MEMORY="200M")
+    run, found = measure(program, folder / "memory.json", "--quick", "--scenario=kth,copy",
+                         "--routes=legacy-2MiB,dedicated,pool", VMMSHARE_HOST_MEMORY="200M")
+    names = names_of(found)
     for route in ("legacy IPC, own 2 MiB each", "vmmshare dedicated"):
-        check(f"note: {route}: not available: " in out, f"{route} is not left out: {out}")
+        check(f"note: {route}: not available: " in run.stdout, f"{route} is not left out: {run.stdout}")
     for when in ("early", "late"):
         check(f"kth/pool/same/{when}/cpu" in names, f"no kth/pool, {when}, in {sorted(names)}")
     check(any(name.startswith("copy/") for name in names), f"no copy in {sorted(names)}")
 
-    out, names = run_left_out(program, folder / "import.json", "dedicated,pool", "kth",
-                              VMMSHARE_HOST_FAIL="cuMemImportFromShareableHandle:500:OUT_OF_MEMORY")
-    check("note: vmmshare dedicated: not available: the importer: " in out, f"no import failed: {out}")
+    run, found = measure(program, folder / "import.json", "--quick", "--scenario=kth", "--routes=dedicated,pool",
+                         VMMSHARE_HOST_FAIL="cuMemImportFromShareableHandle:500:OUT_OF_MEMORY")
+    names = names_of(found)
+    check("note: vmmshare dedicated: not available: the importer: " in run.stdout, f"no import failed: {run.stdout}")
     for name in ("kth/pool/same/early/cpu", "kth/dedicated/same/late/cpu"):
         check(name in names, f"no {name} in {sorted(names)}")
 
 
 def failed(program, folder):
     """A scenario that fails loses nothing of those before it."""
-    report = folder / "failed.json"
-    run = subprocess.run([program, "--driver=host", "--quick", "--corrupt", "--scenario=alloc,first", "--enforce",
-                          f"--json={report}", f"--markdown={folder}/failed.md"],
-                         check=False, capture_output=True, text=True)
-    check(run.returncode == 1, f"failed, it ended with {run.returncode}")
+    run, found = measure(program, folder / "failed.json", "--quick", "--corrupt", "--scenario=alloc,first", "--enforce",
+                         f"--markdown={folder}/failed.md", status=1)
     check("error: DATA_LOSS: scenario first" in run.stderr, f"its error is not the scenario's: {run.stderr}")
-    check(report.is_file(), "what was measured before the error is not in a file")
-    found = json.loads(report.read_text(encoding="utf-8"))
     partial = found["context"].get("partial", "")
     check("ended in scenario first" in partial and "its owner wrote" in partial,
           f"the JSON does not say that it is partial, and why: {partial}")
@@ -176,11 +171,8 @@ def interrupted(program, folder):
 
 
 def whole(program, folder):
-    report = folder / "report.json"
-    subprocess.run([program, "--driver=host", "--quick", f"--json={report}", "--plots=plots",
-                    f"--markdown={folder}/report.md", "--scenario=alloc,first,kth,copy"], check=True, stdout=subprocess.DEVNULL)
-
-    found = json.loads(report.read_text(encoding="utf-8"))
+    _, found = measure(program, folder / "report.json", "--quick", "--plots=plots", f"--markdown={folder}/report.md",
+                       "--scenario=alloc,first,kth,copy")
     context = found["context"]
     check("partial" not in context, "a whole run says that it is partial")
     for key in ("date", "device", "driver", "granularity", "handle_kind", "clock", "commit"):

@@ -59,8 +59,6 @@ class Steps {
     }
     return sum;
   }
-  std::array<double, kSteps>& all() { return ns_; }
-  const std::array<double, kSteps>& all() const { return ns_; }
 
  private:
   std::array<double, kSteps> ns_;

@@ -57,7 +57,8 @@ absl::Status One(Bench& bench, const Route& route, Link& link,
   steps[Step::kClose] = closed.wall_ns / 2;
   steps[Step::kFree] = freed;
   for (std::size_t i = 0; i < kSteps; ++i) {
-    if (steps.all()[i] >= 0) samples->steps[i].push_back(steps.all()[i]);
+    const double ns = steps[static_cast<Step>(i)];
+    if (ns >= 0) samples->steps[i].push_back(ns);
   }
   const double sum = steps.Sum();
   samples->total.push_back(sum);
