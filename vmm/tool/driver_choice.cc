@@ -20,7 +20,7 @@ using platform::Driver;
 // both are installed, then in the build tree. So a moved tree works.
 constexpr char kPlaces[] = VMMSHARE_HOSTDRIVER_PLACES;
 
-struct HostDriver {
+struct Loaded {
   std::string path;
   absl::StatusOr<Driver> driver;
 };
@@ -35,7 +35,7 @@ std::string Normal(const std::string& path) {
   return std::string(normal.begin(), normal.end());
 }
 
-HostDriver LoadHostDriver() {
+Loaded LoadHostDriver() {
   const char* named = std::getenv("VMMSHARE_HOSTDRIVER");
   if (named != nullptr && *named != '\0') {
     absl::StatusOr<Driver> driver = Driver::LoadFrom(named);
@@ -66,20 +66,20 @@ HostDriver LoadHostDriver() {
                   "name its file: --driver=PATH"))};
 }
 
+Loaded Load(const std::string& named) {
+  if (named == "system") return {named, Driver::LoadSystem()};
+  if (named == "host") return LoadHostDriver();
+  return {named, Driver::LoadFrom(named)};
+}
+
 }  // namespace
 
+absl::StatusOr<Driver> LoadDriver(const std::string& named) {
+  return Load(named).driver;
+}
+
 DriverChoice ChooseDriver(const DoctorOptions& options) {
-  std::string path = options.driver;
-  absl::StatusOr<Driver> driver = absl::UnknownError("");
-  if (options.driver == "system") {
-    driver = Driver::LoadSystem();
-  } else if (options.driver == "host") {
-    HostDriver host = LoadHostDriver();
-    path = host.path;
-    driver = std::move(host.driver);
-  } else {
-    driver = Driver::LoadFrom(options.driver);
-  }
+  auto [path, driver] = Load(options.driver);
   if (options.nvml.has_value()) {
     return {std::move(driver), Nvml::LoadFrom(*options.nvml), *options.nvml};
   }

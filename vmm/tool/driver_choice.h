@@ -17,9 +17,11 @@ struct DriverChoice {
   std::string nvml_path;  // Empty: the system's.
 };
 
-// Loads both. With --driver=host the driver is the file that
-// $VMMSHARE_HOSTDRIVER names, else the one built or installed with this
-// program. The host-memory driver is asked as NVML too: the system's knows
+// The driver that --driver=`named` means. With --driver=host it is the file that
+// $VMMSHARE_HOSTDRIVER names, else the one built or installed with this program.
+absl::StatusOr<platform::Driver> LoadDriver(const std::string& named);
+
+// Loads both. The host-memory driver is asked as NVML too: the system's knows
 // nothing of its devices.
 DriverChoice ChooseDriver(const DoctorOptions& options);
 

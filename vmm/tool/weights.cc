@@ -128,10 +128,7 @@ absl::StatusOr<std::string> Answer(const WeightsOptions& options) {
     RETURN_IF_ERROR(keeper.Drop(options.name, deadline));
     return std::string();
   }
-  DoctorOptions where;
-  where.driver = options.driver;
-  DriverChoice choice = ChooseDriver(where);
-  ASSIGN_OR_RETURN(platform::Driver driver, std::move(choice.driver));
+  ASSIGN_OR_RETURN(platform::Driver driver, LoadDriver(options.driver));
   Asked asked{std::move(keeper), std::move(driver), deadline};
   if (options.verb == "list") return List(asked, options.json);
   ASSIGN_OR_RETURN(const KeptTensorSet kept, asked.Attach(options.name));
