@@ -1,19 +1,17 @@
 #include <algorithm>
-#include <condition_variable>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "bench/compare/alloc_turn.h"
 #include "bench/compare/bench.h"
 #include "bench/compare/route.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
-#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -21,12 +19,6 @@ namespace {
 
 // Blocks that a batch holds at once, where they fit.
 constexpr std::uint64_t kLive = 16;
-
-struct Allocator {
-  std::string name;
-  std::string label;
-  std::unique_ptr<Owner> owner;  // Only its Create(), Free() and Trim().
-};
 
 // The name of cuMemAllocAsync, which has no route: its pool is not shared.
 constexpr char kAsyncAllocator[] = "async";
@@ -90,162 +82,9 @@ std::vector<Allocator> MakeAllocators(Bench& bench,
   return allocators;
 }
 
-// One size, by every allocator.
-struct Job {
-  const std::vector<Allocator>& allocators;
-  std::uint64_t size = 0;
-  std::uint64_t live = 0;
-  int slices = 0;  // Of each allocator; they take turns.
-  std::int64_t slice_ns = 0;
-};
-
-struct Samples {
-  std::uint64_t live = 0;          // Pairs of a batch.
-  std::vector<double> pair_ns;     // Of each batch.
-  std::vector<double> per_second;  // Pairs of all threads, of each slice.
-  std::vector<double> slice_p50;   // Of a pair, of each slice.
-};
-
-// What a thread did with one allocator in one slice.
-struct Slice {
-  std::vector<double> pair_ns;
-  std::uint64_t pairs = 0;
-  std::int64_t started = 0;
-  std::int64_t ended = 0;
-};
-
-struct ThreadResult {
-  absl::Status status;
-  std::vector<std::vector<Slice>> slices;  // By slice and allocator.
-};
-
-absl::Status OneBatch(Owner& owner, std::uint64_t size, CUstream stream,
-                      std::vector<Block>* blocks) {
-  for (Block& block : *blocks) {
-    ASSIGN_OR_RETURN(block, owner.Create(size, stream));
-  }
-  for (const Block& block : *blocks) {
-    RETURN_IF_ERROR(owner.Free(block, stream));
-  }
-  return absl::OkStatus();
-}
-
-// One batch that is not timed, then as many as there is time for.
-absl::Status OneSlice(Owner& owner, const Job& job, CUstream stream,
-                      std::vector<Block>* blocks, Slice* slice) {
-  RETURN_IF_ERROR(OneBatch(owner, job.size, stream, blocks));
-  slice->started = NowNs();
-  slice->ended = slice->started;
-  do {
-    RETURN_IF_ERROR(OneBatch(owner, job.size, stream, blocks));
-    const std::int64_t now = NowNs();
-    slice->pair_ns.push_back(static_cast<double>(now - slice->ended) /
-                             static_cast<double>(job.live));
-    slice->pairs += job.live;
-    slice->ended = now;
-  } while (slice->ended < slice->started + job.slice_ns);
-  return absl::OkStatus();
-}
-
-// Where threads wait until all have come. (libstdc++'s std::latch can lose the
-// wake where the system has no futex, as on Windows: its waiter looks at the
-// value before it takes the lock.)
-class StartingLine {
- public:
-  explicit StartingLine(int threads) : missing_(threads) {}
-
-  void ArriveAndWait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (--missing_ == 0) all_here_.notify_all();
-    all_here_.wait(lock, [this] { return missing_ == 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  int missing_;
-};
-
-// The lines are one for each slice of each allocator, in their order.
-void Allocate(const Gpu& gpu, const Job& job,
-              const std::vector<std::unique_ptr<StartingLine>>& lines,
-              ThreadResult* result) {
-  absl::StatusOr<vmm::CurrentContext> current = gpu.MakeCurrent();
-  CUstream stream = nullptr;
-  result->status = current.status();
-  if (result->status.ok()) {
-    result->status =
-        gpu.Call(&Cu::cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-  }
-  std::vector<Block> blocks(job.live);
-  const std::size_t count = job.allocators.size();
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    // Whoever goes first has the machine as the last one left it.
-    const std::size_t which = (i + i / count) % count;
-    // Also after a failure: the others wait here.
-    lines[i]->ArriveAndWait();
-    if (!result->status.ok()) continue;
-    const Allocator& allocator = job.allocators[which];
-    result->status =
-        vmm::platform::Annotate(OneSlice(*allocator.owner, job, stream, &blocks,
-                                         &result->slices[i / count][which]),
-                                allocator.label);
-  }
-  if (stream == nullptr) return;
-  for (const Allocator& allocator : job.allocators) {
-    result->status.Update(allocator.owner->Leave(stream));
-  }
-  result->status.Update(gpu.Call(&Cu::cuStreamSynchronize, stream));
-  result->status.Update(gpu.Call(&Cu::cuStreamDestroy, stream));
-}
-
-// All slices of all allocators, by the same threads: on a machine whose cores
-// are at times half as fast, both sides of a ratio then are.
-absl::Status Turn(Bench& bench, const Job& job, int threads,
-                  const std::vector<Samples*>& samples) {
-  const std::size_t count = job.allocators.size();
-  std::vector<ThreadResult> results(static_cast<std::size_t>(threads));
-  std::vector<std::unique_ptr<StartingLine>> lines(
-      static_cast<std::size_t>(job.slices) * count);
-  for (auto& line : lines) line = std::make_unique<StartingLine>(threads);
-  {
-    std::vector<std::thread> running;
-    running.reserve(results.size());
-    for (ThreadResult& result : results) {
-      result.slices.assign(static_cast<std::size_t>(job.slices),
-                           std::vector<Slice>(count));
-      running.emplace_back([&] { Allocate(bench.gpu, job, lines, &result); });
-    }
-    for (std::thread& thread : running) thread.join();
-  }
-  for (const ThreadResult& result : results) RETURN_IF_ERROR(result.status);
-  for (std::size_t slice = 0; slice < static_cast<std::size_t>(job.slices);
-       ++slice) {
-    for (std::size_t which = 0; which < count; ++which) {
-      std::int64_t started = std::numeric_limits<std::int64_t>::max();
-      std::int64_t ended = 0;
-      std::uint64_t pairs = 0;
-      std::vector<double> pair_ns;
-      for (const ThreadResult& result : results) {
-        const Slice& of = result.slices[slice][which];
-        started = std::min(started, of.started);
-        ended = std::max(ended, of.ended);
-        pairs += of.pairs;
-        pair_ns.insert(pair_ns.end(), of.pair_ns.begin(), of.pair_ns.end());
-      }
-      Samples& into = *samples[which];
-      into.pair_ns.insert(into.pair_ns.end(), pair_ns.begin(), pair_ns.end());
-      into.slice_p50.push_back(Median(pair_ns));
-      into.per_second.push_back(static_cast<double>(pairs) /
-                                static_cast<double>(ended - started) * 1e9);
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The median, over the slices, of how many times as long `a` took as `b` right
 // beside it.
-double PairedRatio(const Samples& a, const Samples& b) {
+double PairedRatio(const AllocSamples& a, const AllocSamples& b) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < std::min(a.slice_p50.size(), b.slice_p50.size());
        ++i) {
@@ -256,7 +95,7 @@ double PairedRatio(const Samples& a, const Samples& b) {
 
 // By size and number of threads.
 using Key = std::pair<std::uint64_t, int>;
-using ByAllocator = std::map<std::string, std::map<Key, Samples>>;
+using ByAllocator = std::map<std::string, std::map<Key, AllocSamples>>;
 
 void AddTargets(Bench& bench, const std::vector<std::string>& missing,
                 ByAllocator& samples) {
@@ -324,9 +163,10 @@ void Report(Bench& bench, const std::vector<Allocator>& allocators,
     for (const Allocator& allocator : allocators) {
       chart.series.push_back({allocator.label});
       for (const std::uint64_t size : sizes) {
-        const Samples& of = samples[allocator.name][{size, count}];
+        const AllocSamples& of = samples[allocator.name][{size, count}];
         if (of.pair_ns.empty()) continue;
-        const Samples& legacy = samples[routes::kLegacyIpc.name][{size, count}];
+        const AllocSamples& legacy =
+            samples[routes::kLegacyIpc.name][{size, count}];
         table.rows.push_back(
             {allocator.label, SizeName(size), TimeTextOr(of.pair_ns, 50),
              TimeTextOr(of.pair_ns, 99),
@@ -374,15 +214,16 @@ absl::Status Run(Bench& bench) {
       RETURN_IF_ERROR(bench.GoOn());
       const std::uint64_t fits =
           free / 8 / size / static_cast<std::uint64_t>(count);
-      const Job job{allocators, size, std::clamp<std::uint64_t>(fits, 1, kLive),
-                    slices, slice_ns};
-      std::vector<Samples*> into;
+      const AllocJob job{allocators, size,
+                         std::clamp<std::uint64_t>(fits, 1, kLive), slices,
+                         slice_ns};
+      std::vector<AllocSamples*> into;
       into.reserve(allocators.size());
       for (const Allocator& allocator : allocators) {
         into.push_back(&samples[allocator.name][{size, count}]);
         into.back()->live = job.live;
       }
-      RETURN_IF_ERROR(Turn(bench, job, count, into));
+      RETURN_IF_ERROR(TakeTurn(bench.gpu, job, count, into));
     }
     // What one size left in a pool is no use to the next.
     for (const Allocator& allocator : allocators) {
