@@ -96,26 +96,24 @@ std::string DescribeTensors(const std::vector<std::uint64_t>& sizes) {
       BytesText(sorted[sorted.size() / 2]), BytesText(sorted.back()));
 }
 
-// `ns` of a route, scaled to all tensors where it shared only some of them.
-std::vector<double> ForAll(std::vector<double> ns, const ManySamples& of,
-                           std::size_t tensors) {
-  for (double& sample : ns) {
-    sample *= static_cast<double>(tensors) / static_cast<double>(of.blocks);
-  }
-  return ns;
-}
-
 // One subscriber on one link, by every route.
 struct Turns {
   Subscriber subscriber;
   std::size_t tensors = 0;
   ManyByRoute samples = {};
 
+  // `ns` of a route, scaled to all tensors where it shared only some of them.
+  std::vector<double> ForAll(std::vector<double> ns,
+                             const ManySamples& of) const {
+    for (double& sample : ns) {
+      sample *= static_cast<double>(tensors) / static_cast<double>(of.blocks);
+    }
+    return ns;
+  }
   // Until the importer has read a word of each: an early subscriber from the
   // first export on, a late one from connecting on.
   std::vector<double> Readable(const ManySamples& of) const {
-    return ForAll(subscriber == Subscriber::kLate ? of.whole : of.readable, of,
-                  tensors);
+    return ForAll(subscriber == Subscriber::kLate ? of.whole : of.readable, of);
   }
   // How many times as long `a` takes as `b`.
   std::optional<double> Ratio(const Route& a, const Route& b) const {
@@ -187,12 +185,12 @@ void AddMetrics(Bench& bench, const Link& link, const Route& route,
       {"tensors_shared", static_cast<double>(of.blocks)},
       {"gpu_bytes", static_cast<double>(of.taken)},
       {"payload_bytes", static_cast<double>(of.payload)}};
-  const double cpu = Median(ForAll(of.whole_owner_cpu, of, run.tensors)) +
-                     Median(ForAll(of.whole_importer_cpu, of, run.tensors));
+  const double cpu = Median(run.ForAll(of.whole_owner_cpu, of)) +
+                     Median(run.ForAll(of.whole_importer_cpu, of));
   bench.results.metrics.push_back(
       {prefix + "/readable", run.Readable(of), cpu, 1, counters});
   bench.results.metrics.push_back(
-      {prefix + "/create", ForAll(of.create, of, run.tensors)});
+      {prefix + "/create", run.ForAll(of.create, of)});
   bench.results.metrics.push_back({prefix + "/connect", of.connect});
 }
 
@@ -237,10 +235,10 @@ void Report(Bench& bench, const Link& link,
          TimeTextOr(all, 100), faster_than(routes::kLegacyIpc),
          faster_than(routes::kLegacyIpcArena), TimeTextOr(of.connect, 50),
          TimeTextOr(of.touch, 50),
-         TimeTextOr(ForAll(of.whole_owner_cpu, of, sizes.size()), 50),
-         TimeTextOr(ForAll(of.whole_importer_cpu, of, sizes.size()), 50),
-         TimeTextOr(ForAll(of.create, of, sizes.size()), 50),
-         TimeTextOr(of.close, 50), BytesText(of.taken),
+         TimeTextOr(run.ForAll(of.whole_owner_cpu, of), 50),
+         TimeTextOr(run.ForAll(of.whole_importer_cpu, of), 50),
+         TimeTextOr(run.ForAll(of.create, of), 50), TimeTextOr(of.close, 50),
+         BytesText(of.taken),
          absl::StrFormat("%.1f %%", 100 * (static_cast<double>(of.taken) /
                                                static_cast<double>(of.payload) -
                                            1))});
