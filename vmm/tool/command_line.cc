@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/user_name.h"
 
 namespace vmm::tool {
@@ -95,11 +96,10 @@ absl::StatusOr<platform::UserId> AllowedUser(const std::string& value) {
 
 absl::StatusOr<DoctorOptions> ParseDoctorOptions(
     const std::vector<std::string>& words) {
-  absl::StatusOr<std::vector<Option>> given =
-      ParseOptions(words, CommandNamed("doctor").options);
-  if (!given.ok()) return given.status();
+  ASSIGN_OR_RETURN(const std::vector<Option> given,
+                   ParseOptions(words, CommandNamed("doctor").options));
   DoctorOptions options;
-  for (const auto& [name, value] : *given) {
+  for (const auto& [name, value] : given) {
     options.json |= name == "json";
     options.touch |= name == "touch";
     options.job |= name == "job";
@@ -114,9 +114,7 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
           absl::StrCat("--timeout=", value, ": expected seconds, 1 to 86400"));
     }
     if (name == "require") {
-      absl::StatusOr<HandleKind> kind = KindOf(value);
-      if (!kind.ok()) return kind.status();
-      options.required = *kind;
+      ASSIGN_OR_RETURN(options.required, KindOf(value));
     }
   }
   return options;

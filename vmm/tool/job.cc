@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "fabric/pmix.h"
+#include "platform/base/status_macros.h"
 #include "vmm/job/handshake.h"
 #include "vmm/memory/device.h"
 #include "vmm/tool/driver_choice.h"
@@ -18,12 +19,11 @@ namespace {
 absl::StatusOr<Device> DeviceOf(const absl::StatusOr<platform::Driver>& driver,
                                 int local_rank) {
   if (!driver.ok()) return driver.status();
-  absl::StatusOr<std::vector<Device>> all = Device::All(*driver);
-  if (!all.ok()) return all.status();
-  if (all->empty()) {
+  ASSIGN_OR_RETURN(const std::vector<Device> all, Device::All(*driver));
+  if (all.empty()) {
     return absl::NotFoundError("the driver shows this process no device");
   }
-  return (*all)[static_cast<std::size_t>(local_rank) % all->size()];
+  return all[static_cast<std::size_t>(local_rank) % all.size()];
 }
 
 // OK when `importer` reaches memory of `owner` by `kind`.
@@ -46,7 +46,7 @@ absl::Status CheckKind(const fabric::JobMatrix& matrix, int importer, int owner,
 }  // namespace
 
 absl::Status JobReport::Verdict() const {
-  if (!complete.ok()) return complete;
+  RETURN_IF_ERROR(complete);
   for (int each = 0; each < matrix.size(); ++each) {
     const fabric::JobCard& card = *matrix.card(each);
     if (!card.trouble.empty()) return card.trouble.ToStatus(card.Describe());
@@ -55,8 +55,7 @@ absl::Status JobReport::Verdict() const {
   for (int importer = 0; importer < matrix.size(); ++importer) {
     for (int owner = 0; owner < matrix.size(); ++owner) {
       if (importer == owner) continue;
-      absl::Status works = CheckKind(matrix, importer, owner, *required);
-      if (!works.ok()) return works;
+      RETURN_IF_ERROR(CheckKind(matrix, importer, owner, *required));
     }
   }
   return absl::OkStatus();
@@ -76,19 +75,18 @@ int JobReport::exit_code() const {
 absl::StatusOr<JobReport> ExamineJob(const DoctorOptions& options) {
   const Deadline deadline =
       Deadline::In(absl::Seconds(options.timeout_seconds));
-  absl::StatusOr<std::unique_ptr<fabric::PmixExchange>> exchange =
-      fabric::PmixExchange::Connect({}, deadline);
-  if (!exchange.ok()) return exchange.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<fabric::PmixExchange> exchange,
+                   fabric::PmixExchange::Connect({}, deadline));
   const DriverChoice choice = ChooseDriver(options);
   job::HandshakeOptions how;
   how.try_all_kinds = options.required.has_value();
   how.job.root = options.root;
   how.job.nvml = choice.nvml_path;
   job::HandshakeResult met =
-      job::Handshake(DeviceOf(choice.driver, (*exchange)->local_rank()),
-                     **exchange, how, deadline);
-  return JobReport{(*exchange)->job(),    (*exchange)->Describe(),
-                   (*exchange)->rank(),   met.matrix.details(),
+      job::Handshake(DeviceOf(choice.driver, exchange->local_rank()), *exchange,
+                     how, deadline);
+  return JobReport{exchange->job(),       exchange->Describe(),
+                   exchange->rank(),      met.matrix.details(),
                    std::move(met.status), options.required};
 }
 

@@ -73,15 +73,13 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
 
 absl::StatusOr<KeepOptions> ParseKeepOptions(
     const std::vector<std::string>& words) {
-  absl::StatusOr<std::vector<Option>> given =
-      ParseOptions(words, CommandNamed("keep").options);
-  if (!given.ok()) return given.status();
+  ASSIGN_OR_RETURN(const std::vector<Option> given,
+                   ParseOptions(words, CommandNamed("keep").options));
   KeepOptions options;
-  for (const auto& [name, value] : *given) {
+  for (const auto& [name, value] : given) {
     options.list |= name == "list";
     options.help |= name == "help";
-    absl::Status set = SetOption(name, value, options);
-    if (!set.ok()) return set;
+    RETURN_IF_ERROR(SetOption(name, value, options));
   }
   if (options.list && options.drop.has_value()) {
     return absl::InvalidArgumentError("--list and --drop are two commands");
