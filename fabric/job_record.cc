@@ -1,6 +1,5 @@
 #include "fabric/job_record.h"
 
-#include <algorithm>
 #include <array>
 
 #include "absl/strings/ascii.h"

@@ -1,7 +1,6 @@
 #include "fabric/nvml.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #ifndef VMMSHARE_FABRIC_PMIX_CLIENT_H_
 #define VMMSHARE_FABRIC_PMIX_CLIENT_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <iterator>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/peer_posix.h"

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <deque>
 #include <map>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <new>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
