@@ -126,36 +126,6 @@ Located Locate(const vmmshare_driver* driver, std::uint64_t address,
           .size = info.size};
 }
 
-ImportChoice::ImportChoice(bool writable, nb::handle device)
-    : writable_(writable),
-      device_(device.is_none() ? nullptr : DeviceOf(device)),
-      listed_(device_.get()) {}
-
-int ImportChoice::ordinal() const {
-  return device_ == nullptr ? -1 : vmmshare_device_ordinal(device_.get());
-}
-
-vmmshare_import_options ImportChoice::options() const {
-  vmmshare_import_options options{};
-  options.struct_size = sizeof(options);
-  options.flags =
-      VMMSHARE_IMPORT_HOST_ACCESS | (writable_ ? VMMSHARE_IMPORT_WRITABLE : 0);
-  if (listed_ != nullptr) {
-    options.devices = &listed_;
-    options.device_count = 1;
-  }
-  return options;
-}
-
-vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
-                                      nb::handle host_node) {
-  vmmshare_memory_options options{};
-  options.struct_size = sizeof(options);
-  options.size = nbytes;
-  PutOnHost(options, host_node);
-  return options;
-}
-
 void DefineDriver(nb::module_& module) {
   nb::class_<Driver> driver(
       module, "Driver",

@@ -18,7 +18,6 @@
 #include "vmm/python/core/object.h"
 #include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/storage.h"
-#include "vmm/python/core/text.h"
 
 namespace vmm::python {
 
@@ -181,40 +180,6 @@ Located Locate(const vmmshare_driver* driver, std::uint64_t address,
 // Of another process's memory: seconds until it is to be given back, none while
 // nobody asks for it. Raises once the owner has ended.
 std::optional<double> RecalledIn(const vmmshare_memory* memory);
-
-// How memory of another process is mapped here. options() is valid while this
-// lives.
-class ImportChoice {
- public:
-  // `device` as DeviceOf(): whose kernels are to reach it. None: the one on which
-  // it lives.
-  ImportChoice(bool writable, nanobind::handle device);
-  int ordinal() const;  // Of the device that was named; else -1.
-  vmmshare_import_options options() const;
-
- private:
-  bool writable_;
-  std::shared_ptr<vmmshare_device> device_;
-  const vmmshare_device* listed_;  // The list that options() points to.
-};
-// The bits of `flags` for "off", "try" and "require"; ValueError for others.
-std::uint32_t RdmaFlag(const std::string& rdma);
-
-// This system's own kind of handle and, where that does not work, legacy IPC.
-inline constexpr std::uint32_t kOrLegacy =
-    VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_LEGACY_IPC;
-
-// On the host's node `host_node`, unless that is None.
-template <typename Options>
-void PutOnHost(Options& options, nanobind::handle host_node) {
-  if (host_node.is_none()) return;
-  options.flags |= VMMSHARE_ON_HOST;
-  options.numa_node = IntOf("host_node", host_node);
-}
-
-// Memory of a device or, unless that is None, of the host's node `host_node`.
-vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
-                                      nanobind::handle host_node);
 
 // Text of a call that makes it.
 template <typename Call>

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/options.h"
 #include "vmm/python/core/path.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"

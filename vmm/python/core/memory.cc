@@ -9,6 +9,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/opening.h"
+#include "vmm/python/core/options.h"
 #include "vmm/python/core/shape.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"

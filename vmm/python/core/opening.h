@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "vmm/python/core/handles.h"
+#include "vmm/python/core/options.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 

@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/options.h"
 #include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"

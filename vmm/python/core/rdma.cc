@@ -70,14 +70,6 @@ nb::list DmaBufsAt(std::uint64_t address, std::uint64_t nbytes, bool pcie) {
 
 }  // namespace
 
-std::uint32_t RdmaFlag(const std::string& rdma) {
-  if (rdma == "off") return 0;
-  if (rdma == "try") return VMMSHARE_RDMA_TRY;
-  if (rdma == "require") return VMMSHARE_RDMA_REQUIRE;
-  throw nb::value_error(
-      ("rdma is '" + rdma + "'; expected 'off', 'try' or 'require'").c_str());
-}
-
 void DefineRdma(nb::module_& module) {
   module.def("_rdma", &Rdma<&vmmshare_memory_rdma, Allocation>,
              nb::arg("memory"));

@@ -10,6 +10,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/opening.h"
+#include "vmm/python/core/options.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
