@@ -1,6 +1,6 @@
 // A pool that is refused memory for its books, wherever it asks for some, goes on
 // when there is memory again: it waits for nobody, and loses nothing. Nor does a
-// queue of retired memory.
+// queue of retired memory, and memory that ends needs none.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -396,6 +396,24 @@ TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeOnANewThreadFreesTheBlock) {
         }
         EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
       });
+}
+
+// It ends in destructors, where nobody can be told.
+TEST_F(PoolMemoryTest, MemoryOfEachKindGoesWhereTheHostHasNone) {
+  for (const SharePolicy& sharing :
+       {SharePolicy::Private(), SharePolicy::Require(kNativeKind),
+        SharePolicy::Require(HandleKind::kLegacyIpc)}) {
+    std::optional<Allocation> memory = Must(
+        Allocation::Create(spared(), {.size = kGranule, .sharing = sharing}));
+    const CUdeviceptr address = memory->address();
+    refusal = {0, true};
+    memory.reset();
+    refusal = {};
+    unsigned int type = 0;
+    EXPECT_NE(driver()->cuPointerGetAttribute(
+                  &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address),
+              CUDA_SUCCESS);
+  }
 }
 
 // Or it would be unmapped under the work that uses it.

@@ -53,11 +53,14 @@ absl::Status CloseBlock(const OpenBlock& block) {
   const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const CurrentContext current, block.context->MakeCurrent());
   const CUdeviceptr at = block.span.base;
-  return block.kind == HandleKind::kLegacyIpc
-             ? driver.Error(driver->cuIpcCloseMemHandle(at),
-                            absl::StrCat("cuIpcCloseMemHandle(address=0x",
-                                         absl::Hex(at), ")"))
-             : ImportedPools::Get().Close(driver, at);
+  if (block.kind != HandleKind::kLegacyIpc) {
+    return ImportedPools::Get().Close(driver, at);
+  }
+  const CUresult r = driver->cuIpcCloseMemHandle(at);
+  // Words take memory, in a destructor.
+  if (r == CUDA_SUCCESS) return absl::OkStatus();
+  return driver.Error(
+      r, absl::StrCat("cuIpcCloseMemHandle(address=0x", absl::Hex(at), ")"));
 }
 
 }  // namespace
