@@ -296,6 +296,12 @@ unsigned long long Conformance::AccessOf(CUdeviceptr address, int device) {
   return flags;
 }
 
+CUcontext Conformance::Current() {
+  CUcontext context = nullptr;
+  EXPECT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  return context;
+}
+
 int Conformance::DeviceCount() {
   int count = 0;
   EXPECT_EQ(cu.cuDeviceGetCount(&count), CUDA_SUCCESS);

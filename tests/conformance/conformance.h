@@ -121,6 +121,8 @@ class Conformance : public ::testing::Test {
   std::vector<std::uint8_t> Bytes(CUdeviceptr address, std::size_t count);
   std::uint64_t Word(CUdeviceptr address);
   unsigned long long AccessOf(CUdeviceptr address, int device = 0);
+  // The current context.
+  CUcontext Current();
   int DeviceCount();
   // Whether cuMemCreate makes memory with fabric handles on device 0.
   bool HasFabric();

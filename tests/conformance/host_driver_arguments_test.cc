@@ -8,13 +8,7 @@
 namespace vmm::testing {
 namespace {
 
-class HostArguments : public Conformance {
- protected:
-  CUmemLocation At(int device,
-                   CUmemLocationType type = CU_MEM_LOCATION_TYPE_DEVICE) {
-    return Access(kNoAccess, device, type).location;
-  }
-};
+class HostArguments : public Conformance {};
 
 TEST_F(HostArguments, OfQuestionsAboutDevices) {
   char name[8];

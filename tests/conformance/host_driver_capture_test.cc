@@ -22,11 +22,6 @@ class HostCaptures : public Conformance {
   void Begin(CUstream of, CUstreamCaptureMode mode = kRelaxed) {
     ASSERT_EQ(cu.cuStreamBeginCapture(of, mode), CUDA_SUCCESS);
   }
-  CUcontext Current() {
-    CUcontext context = nullptr;
-    EXPECT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
-    return context;
-  }
 
   const CUstream stream;
   const CUstream other;

@@ -18,29 +18,20 @@ struct CreateParameters {
 
 class MadeContext : public Conformance {
  protected:
-  template <typename Function>
-  static Function* Find(const char* name) {
-    return reinterpret_cast<Function*>(HostDriverExport(name));
-  }
   CUresult Make(CUcontext* context, int device = 0, unsigned int flags = 0,
                 CreateParameters* parameters = nullptr) {
-    return Find<CUresult(CUcontext*, CreateParameters*, unsigned, int)>(
+    return FindExport<CUresult(CUcontext*, CreateParameters*, unsigned, int)>(
         "cuCtxCreate_v4")(context, parameters, flags, device);
   }
   CUresult Destroy(CUcontext context) {
-    return Find<CUresult(CUcontext)>("cuCtxDestroy_v2")(context);
+    return FindExport<CUresult(CUcontext)>("cuCtxDestroy_v2")(context);
   }
   CUresult Enable(CUcontext peer, unsigned int flags = 0) {
-    return Find<CUresult(CUcontext, unsigned)>("cuCtxEnablePeerAccess")(peer,
-                                                                        flags);
+    return FindExport<CUresult(CUcontext, unsigned)>("cuCtxEnablePeerAccess")(
+        peer, flags);
   }
   CUresult Disable(CUcontext peer) {
-    return Find<CUresult(CUcontext)>("cuCtxDisablePeerAccess")(peer);
-  }
-  CUcontext Current() {
-    CUcontext context = nullptr;
-    EXPECT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
-    return context;
+    return FindExport<CUresult(CUcontext)>("cuCtxDisablePeerAccess")(peer);
   }
 };
 
@@ -59,12 +50,12 @@ TEST_F(MadeContext, IsCurrentUntilItIsDestroyed) {
 
 TEST_F(MadeContext, IsMadeByTheOlderCallsToo) {
   CUcontext made = nullptr;
-  ASSERT_EQ((Find<CUresult(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(&made,
-                                                                         0, 0)),
+  ASSERT_EQ((FindExport<CUresult(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(
+                &made, 0, 0)),
             CUDA_SUCCESS);
   EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
-  const auto v3 =
-      Find<CUresult(CUcontext*, void*, int, unsigned, int)>("cuCtxCreate_v3");
+  const auto v3 = FindExport<CUresult(CUcontext*, void*, int, unsigned, int)>(
+      "cuCtxCreate_v3");
   ASSERT_EQ(v3(&made, nullptr, 0, 0, 0), CUDA_SUCCESS);
   EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
   EXPECT_EQ(v3(&made, &made, 1, 0, 0), CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);

@@ -8,13 +8,7 @@
 namespace vmm::testing {
 namespace {
 
-class HostPoolArguments : public PoolTest {
- protected:
-  CUmemLocation At(int device,
-                   CUmemLocationType type = CU_MEM_LOCATION_TYPE_DEVICE) {
-    return Access(kNoAccess, device, type).location;
-  }
-};
+class HostPoolArguments : public PoolTest {};
 
 TEST_F(HostPoolArguments, OfWhatPoolsAreMadeOfAndSharedBy) {
   CUmemoryPool pool = nullptr;

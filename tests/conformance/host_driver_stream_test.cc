@@ -157,8 +157,7 @@ TEST(Pitfall30, ADestructorAfterTheDriversEndIsToldSo) {
 class Threads : public Conformance {};
 
 TEST_F(Threads, MayAllUseTheDriver) {
-  CUcontext context = nullptr;
-  ASSERT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  const CUcontext context = Current();
   std::vector<std::thread> threads;
   std::vector<int> failures(4, 0);
   for (int t = 0; t < 4; ++t) {
@@ -213,11 +212,7 @@ TEST_F(Waiting, ACopyThatWaitsKeepsItsStreamBusy) {
   std::vector<std::uint8_t> bytes(kSize);
   std::atomic<bool> done = false;
   std::atomic<bool> seen = false;
-  std::thread copies([&, context = [&] {
-    CUcontext current = nullptr;
-    EXPECT_EQ(cu.cuCtxGetCurrent(&current), CUDA_SUCCESS);
-    return current;
-  }()] {
+  std::thread copies([&, context = Current()] {
     EXPECT_EQ(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
     while (!seen && !done) {
       EXPECT_EQ(cu.cuMemcpyDtoHAsync(bytes.data(), address, kSize, stream),

@@ -42,6 +42,12 @@ Function* FindExport(const char* name) {
   return reinterpret_cast<Function*>(HostDriverExport(name));
 }
 
+// A location to ask after.
+inline CUmemLocation At(int device,
+                        CUmemLocationType type = CU_MEM_LOCATION_TYPE_DEVICE) {
+  return Access(kNoAccess, device, type).location;
+}
+
 inline constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
 // What a module can be made of, and a device that there is not.
 inline constexpr char kModuleText[] = ".version 6.4\n.target sm_60\n";

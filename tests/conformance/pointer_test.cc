@@ -170,9 +170,7 @@ TEST_F(Pitfall24, ABlockOfCuMemAllocIsToldFromVmmMemory) {
       0u);
   EXPECT_EQ(Get<CUdeviceptr>(p, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), block);
   EXPECT_EQ(Get<std::size_t>(p, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 5000u);
-  CUcontext current = nullptr;
-  EXPECT_EQ(cu.cuCtxGetCurrent(&current), CUDA_SUCCESS);
-  EXPECT_EQ(Get<CUcontext>(p, CU_POINTER_ATTRIBUTE_CONTEXT), current);
+  EXPECT_EQ(Get<CUcontext>(p, CU_POINTER_ATTRIBUTE_CONTEXT), Current());
   CUdeviceptr base = 0;
   std::size_t size = 0;
   EXPECT_EQ(cu.cuMemGetAddressRange(&base, &size, p), CUDA_SUCCESS);
