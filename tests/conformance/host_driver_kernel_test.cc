@@ -175,14 +175,13 @@ TEST_F(HostKernel, RefusesModulesThatAreNone) {
       "ELF, a device's";
   ASSERT_EQ(cu.cuModuleLoadData(&module, kBinary), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
-  const auto load = reinterpret_cast<CUresult (*)(CUmodule*, const char*)>(
-      HostDriverExport("cuModuleLoad"));
+  const auto load = FindExport<decltype(::cuModuleLoad)>("cuModuleLoad");
   EXPECT_EQ(load(&module, "/nothing.cubin"), CUDA_ERROR_FILE_NOT_FOUND);
 }
 
 TEST_F(HostKernel, CompilersLogsAreEmpty) {
-  const auto load = reinterpret_cast<decltype(&::cuModuleLoadDataEx)>(
-      HostDriverExport("cuModuleLoadDataEx"));
+  const auto load =
+      FindExport<decltype(::cuModuleLoadDataEx)>("cuModuleLoadDataEx");
   char log[8] = "unread";
   CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
                             CU_JIT_INFO_LOG_BUFFER, CU_JIT_MAX_REGISTERS};
@@ -207,9 +206,9 @@ TEST_F(HostKernel, CompilersLogsAreEmpty) {
 }
 
 TEST_F(HostKernel, OccupancyIsThatOfTheModel) {
-  const auto ask = reinterpret_cast<
-      decltype(&::cuOccupancyMaxActiveBlocksPerMultiprocessor)>(
-      HostDriverExport("cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+  const auto ask =
+      FindExport<decltype(::cuOccupancyMaxActiveBlocksPerMultiprocessor)>(
+          "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   const CUfunction add = Function("add");
   int blocks = -1;
   EXPECT_EQ(ask(&blocks, add, 128, 0), CUDA_SUCCESS);

@@ -8,27 +8,22 @@
 namespace vmm::testing {
 namespace {
 
-class HostDriverForOthers : public Conformance {
- protected:
-  template <typename Function>
-  static Function* Find(const char* name) {
-    return reinterpret_cast<Function*>(HostDriverExport(name));
-  }
-};
+class HostDriverForOthers : public Conformance {};
 
 TEST_F(HostDriverForOthers, StreamsHavePriorities) {
   int least = 7;
   int greatest = 7;
-  EXPECT_EQ(Find<decltype(::cuCtxGetStreamPriorityRange)>(
+  EXPECT_EQ(FindExport<decltype(::cuCtxGetStreamPriorityRange)>(
                 "cuCtxGetStreamPriorityRange")(&least, &greatest),
             CUDA_SUCCESS);
   EXPECT_EQ(least, 0);
   EXPECT_EQ(greatest, -5);
-  const auto make = Find<decltype(::cuStreamCreateWithPriority)>(
+  const auto make = FindExport<decltype(::cuStreamCreateWithPriority)>(
       "cuStreamCreateWithPriority");
   const auto priority_of =
-      Find<decltype(::cuStreamGetPriority)>("cuStreamGetPriority");
-  const auto flags_of = Find<decltype(::cuStreamGetFlags)>("cuStreamGetFlags");
+      FindExport<decltype(::cuStreamGetPriority)>("cuStreamGetPriority");
+  const auto flags_of =
+      FindExport<decltype(::cuStreamGetFlags)>("cuStreamGetFlags");
   for (const auto& [asked, given] : {std::pair(-3, -3), {-9, -5}, {4, 0}}) {
     CUstream stream = nullptr;
     ASSERT_EQ(make(&stream, CU_STREAM_NON_BLOCKING, asked), CUDA_SUCCESS);
@@ -44,7 +39,7 @@ TEST_F(HostDriverForOthers, StreamsHavePriorities) {
 
 TEST_F(HostDriverForOthers, ManagedMemoryIsADevicesAndTheCpusAtOneAddress) {
   const auto allocate =
-      Find<decltype(::cuMemAllocManaged)>("cuMemAllocManaged");
+      FindExport<decltype(::cuMemAllocManaged)>("cuMemAllocManaged");
   CUdeviceptr p = 0;
   EXPECT_EQ(allocate(&p, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(allocate(&p, 1, 0), CUDA_ERROR_INVALID_VALUE);
@@ -81,8 +76,8 @@ TEST_F(HostDriverForOthers, ManagedMemoryIsADevicesAndTheCpusAtOneAddress) {
 }
 
 TEST_F(HostDriverForOthers, CopiesTellFromTheAddressesWhatTheyCopy) {
-  const auto copy = Find<decltype(::cuMemcpyAsync)>("cuMemcpyAsync");
-  const auto copy_now = Find<decltype(::cuMemcpy)>("cuMemcpy");
+  const auto copy = FindExport<decltype(::cuMemcpyAsync)>("cuMemcpyAsync");
+  const auto copy_now = FindExport<decltype(::cuMemcpy)>("cuMemcpy");
   const CUdeviceptr there = Memory();
   const CUstream stream = MakeStream();
   const std::string text = "device memory";

@@ -16,8 +16,7 @@ namespace {
 int AsksForACallOf12_5(const std::vector<std::string>& args) {
   using Ask = CUresult(const char*, void**, int, cuuint64_t,
                        CUdriverProcAddressQueryResult*);
-  auto* const ask =
-      reinterpret_cast<Ask*>(HostDriverExport("cuGetProcAddress_v2"));
+  const auto ask = FindExport<Ask>("cuGetProcAddress_v2");
   Checks checks;
   void* older = nullptr;
   void* newer = nullptr;
