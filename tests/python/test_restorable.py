@@ -249,7 +249,7 @@ def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
             time.sleep(0.001)
         assert watcher.is_alive()
 
-    monkeypatch.setattr(vs, "_time", types.SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(vs._recall, "time", types.SimpleNamespace(sleep=sleep))
     with vs.connect_restorable(own.text) as theirs:
         theirs.release()
         watcher = vs.on_recall(theirs, let_go)  # Or before it.
