@@ -12,14 +12,12 @@ import typing
 from . import _core, errors
 from ._closing import Closing
 from ._core import Array, Device
-from ._sync import Mark, Marks, check_is_here, check_open, deadline_of, keep, left_of
+from ._sync import (Mark, Marks, check_connection, check_is_here, check_open, deadline_of, keep,
+                    left_of)
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
-    # A bool is an int, and 1 the standard output.
-    if isinstance(connection, bool) or not isinstance(connection, (socket.socket, int)):
-        raise TypeError("a ring takes a connected socket.socket, or a descriptor as an int, not "
-                        f"a {type(connection).__name__}")
+    check_connection(connection, "a ring takes")
     return _core._Channel(connection if isinstance(connection, int) else connection.detach())
 
 

@@ -13,7 +13,7 @@ from ._names import checked_name
 from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
-from ._sync import Mark, Marks, check_open
+from ._sync import Mark, Marks, check_open, left_since
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 if typing.TYPE_CHECKING:
@@ -144,18 +144,14 @@ def reach_keeper(name: str, address: Path, timeout: "float | None") -> "float | 
     checked_name(name)
     began = time.monotonic()
     with Keeper(address, timeout=timeout):
-        return _left(timeout, began)
-
-
-def _left(timeout: "float | None", began: float) -> "float | None":
-    return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
+        return left_since(began, timeout)
 
 
 def put_written(writer: typing.Any, name: str, checksum: bool, address: Path,
                 timeout: "float | None") -> int:
     began = time.monotonic()
     with Keeper(address, timeout=timeout) as keeper:
-        return writer.publish(keeper, name, checksum, _left(timeout, began))
+        return writer.publish(keeper, name, checksum, left_since(began, timeout))
 
 
 class Draft(typing.Mapping[str, Array], Closing):

@@ -34,11 +34,21 @@ def left_of(deadline: "float | None") -> "float | None":
     return None if deadline is None else max(deadline - time.monotonic(), 0)
 
 
-def socket_of(connection: "socket.socket | int") -> socket.socket:
+def left_since(began: float, timeout: "float | None") -> "float | None":
+    """The same of one that began then: for who has no deadline, as the timeout is checked later."""
+    return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
+
+
+def check_connection(connection: object, begin: str = "expected") -> None:
+    """begin: of the TypeError's text."""
     # A bool is an int, and 1 the standard output.
     if isinstance(connection, bool) or not isinstance(connection, (socket.socket, int)):
-        raise TypeError("expected a connected socket.socket, or a descriptor as an int, not a "
+        raise TypeError(f"{begin} a connected socket.socket, or a descriptor as an int, not a "
                         f"{type(connection).__name__}")
+
+
+def socket_of(connection: "socket.socket | int") -> socket.socket:
+    check_connection(connection)
     return connection if isinstance(connection, socket.socket) else socket.socket(fileno=connection)
 
 

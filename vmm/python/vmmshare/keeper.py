@@ -18,6 +18,7 @@ import typing
 
 from ._core import Allocation, Device, Keeper
 from ._paths import Path
+from ._sync import left_since
 
 __all__ = ["attach", "drop", "list", "put"]
 
@@ -27,12 +28,8 @@ def _connected(address: Path, timeout: "float | None"
                ) -> "typing.Iterator[tuple[Keeper, typing.Callable[[], float | None]]]":
     """A connection, and what says how much is left of the timeout."""
     began = time.monotonic()
-
-    def left():
-        return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
-
     with Keeper(address, timeout=timeout) as keeper:
-        yield keeper, left
+        yield keeper, lambda: left_since(began, timeout)
 
 
 def put(name: str, allocation: Allocation, *, seal: bool = False, address: Path = "",
