@@ -35,9 +35,8 @@ class Library {
   void* Find(const char* symbol) const;
   // Find() as a function that needs this object no longer.
   std::function<void*(const char* symbol)> AsLookup() const {
-    return [library = *this](const char* symbol) {
-      return library.Find(symbol);
-    };
+    return
+        [library = *this](const char* symbol) { return library.Find(symbol); };
   }
 
   // Where the library was loaded from.
