@@ -24,12 +24,15 @@ absl::StatusOr<DWORD> AccessToGive(const OsHandle& handle) {
   return object.access & ~static_cast<DWORD>(WRITE_DAC | WRITE_OWNER);
 }
 
-}  // namespace
-
+// Whether `value`, which came from a peer, can be the number of a handle: not
+// null, no pseudo handle (which would mean the reader himself), and in the
+// form that the kernel gives out.
 bool IsWireHandle(std::int64_t value) {
   return value > 0 && value <= std::numeric_limits<std::int32_t>::max() &&
          value % 4 == 0;
 }
+
+}  // namespace
 
 PushedHandles::~PushedHandles() {
   for (const std::int64_t value : values_) {

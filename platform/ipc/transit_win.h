@@ -33,11 +33,6 @@ namespace vmm::platform {
 
 inline constexpr std::size_t kHandleBytes = 8;  // Of one number in a message.
 
-// Whether `value`, which came from a peer, can be the number of a handle: not
-// null, no pseudo handle (which would mean the reader himself), and in the
-// form that the kernel gives out.
-bool IsWireHandle(std::int64_t value);
-
 // Duplicates that are closed again unless Keep() is called.
 class PushedHandles {
  public:

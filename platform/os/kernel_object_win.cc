@@ -93,15 +93,4 @@ absl::StatusOr<SectionFacts> InspectSection(std::intptr_t handle) {
                       (information.attributes & kSecCommit) != 0};
 }
 
-bool IsSameObject(std::intptr_t a, std::intptr_t b) {
-  // In kernelbase.dll since Windows 10, and in no import library that all
-  // tool chains have.
-  using Compare = BOOL(WINAPI*)(HANDLE, HANDLE);
-  static const auto compare =
-      reinterpret_cast<Compare>(reinterpret_cast<void*>(::GetProcAddress(
-          ::GetModuleHandleW(L"kernelbase.dll"), "CompareObjectHandles")));
-  return compare != nullptr &&
-         compare(reinterpret_cast<HANDLE>(a), reinterpret_cast<HANDLE>(b)) != 0;
-}
-
 }  // namespace vmm::platform

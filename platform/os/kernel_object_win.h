@@ -28,9 +28,6 @@ struct SectionFacts {
 // REQUIRES: the handle is a section with SECTION_QUERY.
 absl::StatusOr<SectionFacts> InspectSection(std::intptr_t handle);
 
-// Whether both handles refer to one object.
-bool IsSameObject(std::intptr_t a, std::intptr_t b);
-
 // The bits of a section's access, which <windows.h> names otherwise.
 inline constexpr std::uint32_t kSectionQuery = 0x1;
 inline constexpr std::uint32_t kSectionMapWrite = 0x2;

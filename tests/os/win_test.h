@@ -38,6 +38,18 @@ inline bool UnderWine() {
   return ::GetProcAddress(ntdll, "wine_get_version") != nullptr;
 }
 
+// Whether both handles refer to one object.
+inline bool IsSameObject(std::intptr_t a, std::intptr_t b) {
+  // In kernelbase.dll since Windows 10, and in no import library that all
+  // tool chains have.
+  using Compare = BOOL(WINAPI*)(HANDLE, HANDLE);
+  static const auto compare =
+      reinterpret_cast<Compare>(reinterpret_cast<void*>(::GetProcAddress(
+          ::GetModuleHandleW(L"kernelbase.dll"), "CompareObjectHandles")));
+  return compare != nullptr &&
+         compare(reinterpret_cast<HANDLE>(a), reinterpret_cast<HANDLE>(b)) != 0;
+}
+
 inline OsHandle Own(HANDLE handle) {
   Check(handle != nullptr && handle != INVALID_HANDLE_VALUE,
         "a handle of a test could not be made");
