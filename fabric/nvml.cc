@@ -114,6 +114,12 @@ struct Nvml::State {
     if (started && shutdown != nullptr) shutdown();
   }
 
+  // NVML's own words for a result.
+  const char* WordsFor(int result) const {
+    const char* text = error_string == nullptr ? nullptr : error_string(result);
+    return text == nullptr ? "no description" : text;
+  }
+
   std::string origin;
   Lookup lookup;  // Keeps alive what the entry points live in.
   bool started = false;
@@ -203,12 +209,10 @@ absl::StatusOr<Nvml> Nvml::LoadFromLookup(std::string name, Lookup lookup) {
 const std::string& Nvml::origin() const { return state_->origin; }
 
 absl::Status Nvml::Error(int result, const std::string& call) const {
-  const char* text =
-      state_->error_string == nullptr ? nullptr : state_->error_string(result);
   return absl::Status(
       CodeOf(result),
       absl::StrCat(call, " of ", state_->origin, " answered ", result, " (",
-                   text == nullptr ? "no description" : text, ")"));
+                   state_->WordsFor(result), ")"));
 }
 
 absl::StatusOr<std::string> Nvml::DriverVersion() const {
@@ -292,10 +296,7 @@ absl::StatusOr<FabricInfo> Nvml::Fabric(const Gpu& gpu) const {
     return Missing(state_->origin, kEntry);
   }
   if (result != kSuccess) return Error(result, absl::StrCat(kEntry, "()"));
-  const char* text = state_->error_string == nullptr
-                         ? nullptr
-                         : state_->error_string(info.status);
-  info.status_text = text == nullptr ? "no description" : text;
+  info.status_text = state_->WordsFor(info.status);
   return info;
 }
 
