@@ -12,11 +12,6 @@ absl::Status NotHere() {
 
 absl::StatusOr<ServiceManager> ServiceManager::Find() { return NotHere(); }
 
-absl::Status ServiceManager::Send(absl::string_view, const OsHandle*,
-                                  Deadline) {
-  return NotHere();
-}
-
 absl::Status ServiceManager::Ready(Deadline) { return NotHere(); }
 
 absl::Status ServiceManager::Store(absl::string_view, const OsHandle&,
