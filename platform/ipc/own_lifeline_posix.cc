@@ -59,8 +59,6 @@ class Own {
     return *own;
   }
 
-  // Makes it if there is none, if somebody has closed its descriptor, or if a
-  // peer has made it useless for others.
   absl::Status Make() {
     const MutexLock lock(mutex_);
     return Ensure();
@@ -74,7 +72,6 @@ class Own {
     return Duplicate(handle_);
   }
 
-  // Whether those that are made here have all seals, and so those of others.
   bool AreSealed() {
     const MutexLock lock(mutex_);
     return are_sealed_;

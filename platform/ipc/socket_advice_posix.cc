@@ -72,8 +72,7 @@ absl::string_view LookAdvice(int code) {
   return "This user may not enter a directory above it. Run both sides as one "
          "user, or use a directory that both may enter, such as one that "
          "NVIDIA_DRA_LOCAL_IPC_DIR names for whoever listens; if both may, "
-         "look "
-         "at the rules of SELinux or AppArmor (docs/containers.md).";
+         "look at the rules of SELinux or AppArmor (docs/containers.md).";
 }
 
 std::string TwoUsersAdvice() {
