@@ -105,10 +105,16 @@ class Askers {
         (idle_ <= waiting_.size() && !StartThread())) {
       return questions_.end();
     }
-    asked_.push_back(sender);
+    // All that takes memory, before anything counts: what is asked for and waits
+    // for no thread would have no answer for ever.
+    Sender asked = sender;
+    Questions question;
+    question.emplace(lifeline, Question());
+    asked_.reserve(asked_.size() + 1);
     waiting_.push_back({lifeline, sender});
+    asked_.push_back(std::move(asked));
     asked_more_.NotifyOne();
-    return questions_.emplace(lifeline, Question()).first;
+    return questions_.insert(question.extract(question.begin())).position;
   }
 
   bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -41,8 +41,10 @@ class Lane {
  public:
   void Add(OsHandle handle, Sender sender, bool drop_unread) {
     const MutexLock lock(mutex_);
-    ++open_[sender];
+    // All that takes memory, before it counts.
+    std::size_t& open = open_[sender];
     waiting_.push_back({std::move(handle), std::move(sender), drop_unread});
+    ++open;
     if (threads_ < kMostThreads) StartThread();
   }
 

@@ -1,8 +1,10 @@
 // A channel over sockets whose process is refused memory of the host while a
-// message waits: that message is the next one that comes, if any comes.
+// message waits: that message is the next one that comes, if any comes. And what
+// other threads do for it: what was refused memory is not under way for ever.
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -12,6 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/ipc/channel.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/ipc/own_lifeline_posix.h"
+#include "platform/os/close_elsewhere_posix.h"
 #include "tests/os/os_test.h"
 #include "tests/support/refused_memory.h"
 
@@ -63,6 +68,46 @@ TEST_F(ChannelMemoryTest, AMessageThatIsRefusedMemoryIsNotPassedOver) {
         EXPECT_EQ(Must(to.Receive(Late())).type, 3);
       }
     }
+  }
+}
+
+// Or its process would be refused others for good.
+TEST_F(ChannelMemoryTest,
+       WhatIsRefusedMemoryToBeClosedElsewhereCountsForNobody) {
+  const UserId user = CurrentUser();
+  constexpr std::int64_t kProcess = 7;
+  bool refused = true;
+  for (long nth = 0; refused && !HasFailure(); ++nth) {
+    SCOPED_TRACE(nth);
+    std::vector<OsHandle> handles;
+    handles.push_back(MemoryWith("closed elsewhere"));
+    refusal = {nth, /*lasts=*/false};
+    try {
+      CloseElsewhere(std::move(handles), user, kProcess);
+    } catch (const std::bad_alloc&) {
+    }
+    refused = std::exchange(refusal, {}).happened;
+    EXPECT_TRUE(ComesTrue([&] { return NotYetClosed(user, kProcess) == 0; }));
+  }
+}
+
+// Or its sender's end would never be proven.
+TEST_F(ChannelMemoryTest, ALifelineThatWasRefusedMemoryIsAskedAgain) {
+  PeerCredentials sender;
+  sender.user = CurrentUser();
+  sender.pid = 7;
+  bool refused = true;
+  for (long nth = 0; refused && !HasFailure(); ++nth) {
+    SCOPED_TRACE(nth);
+    const auto lifeline =
+        std::make_shared<const OsHandle>(Must(TakeOwnLifeline()));
+    refusal = {nth, /*lasts=*/false};
+    try {
+      AskLifeline(lifeline, sender).IgnoreError();
+    } catch (const std::bad_alloc&) {
+    }
+    refused = std::exchange(refusal, {}).happened;
+    EXPECT_TRUE(ComesTrue([&] { return AskLifeline(lifeline, sender).ok(); }));
   }
 }
 
