@@ -10,7 +10,6 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
-#include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 

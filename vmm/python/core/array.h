@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "vmm/c/fence.h"
 #include "vmm/python/core/layout.h"

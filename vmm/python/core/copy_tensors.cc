@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "vmm/python/core/exchange.h"
 #include "vmm/python/core/weights_writer.h"

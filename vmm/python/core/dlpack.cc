@@ -5,7 +5,6 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/dlpack_abi.h"
-#include "vmm/python/core/error.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 

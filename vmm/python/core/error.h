@@ -2,8 +2,6 @@
 #ifndef VMMSHARE_VMM_PYTHON_CORE_ERROR_H_
 #define VMMSHARE_VMM_PYTHON_CORE_ERROR_H_
 
-#include <memory>
-
 #include "vmm/c/base.h"
 
 namespace vmm::python {

@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "vmm/python/core/array.h"

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"

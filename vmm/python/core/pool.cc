@@ -4,14 +4,12 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/options.h"
 #include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
-#include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/foreign.h"

@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "vmm/python/core/handles.h"
 

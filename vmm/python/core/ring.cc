@@ -14,7 +14,6 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/options.h"
 #include "vmm/python/core/stream.h"
-#include "vmm/python/core/text.h"
 #include "vmm/python/core/turns.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"

@@ -4,8 +4,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/exchange.h"

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "vmm/python/core/safetensors.h"
 #include "vmm/python/core/text.h"
