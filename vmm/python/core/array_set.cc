@@ -18,10 +18,6 @@ constexpr std::size_t kHead = 16;
 constexpr std::size_t kRecordHead = 16;
 constexpr std::size_t kTicket = VMMSHARE_BLOCK_TICKET_BYTES;
 
-Refusal Malformed(std::string why) {
-  return {VMMSHARE_INVALID_ARGUMENT, std::move(why)};
-}
-
 }  // namespace
 
 void SetWriter::Add(std::string_view name, std::uint64_t address,

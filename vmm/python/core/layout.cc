@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "vmm/python/core/bytes.h"
 
@@ -12,10 +11,6 @@ namespace {
 // "VAT", and in the highest byte of the word the version.
 constexpr std::uint32_t kMagic = 0x544156;
 constexpr std::uint32_t kVersion = 1;
-
-Refusal Malformed(std::string why) {
-  return {VMMSHARE_INVALID_ARGUMENT, std::move(why)};
-}
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "vmm/c/pool.h"
@@ -47,6 +48,9 @@ struct Refusal {
   vmmshare_status status = VMMSHARE_OK;
   std::string why;
 };
+inline Refusal Malformed(std::string why) {
+  return {VMMSHARE_INVALID_ARGUMENT, std::move(why)};
+}
 
 // Lengths and strides, as they are sent; reading them shortens `bytes`.
 void PutDimensions(std::string* out, const Layout& layout);

@@ -27,7 +27,7 @@ namespace vmm::python {
 void CheckFits(const Layout& layout, const Storage& storage) {
   std::string wrong = WhyOutside(layout, storage.size);
   if (wrong.empty()) return;
-  RefuseTicket(Refusal{VMMSHARE_INVALID_ARGUMENT, std::move(wrong)});
+  RefuseTicket(Malformed(std::move(wrong)));
 }
 
 Located RemotePool::Where(std::uint64_t address) {
@@ -114,8 +114,8 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   const Refusal wrong = DecodeArrayTicket(&rest, &ticket);
   if (wrong.status != VMMSHARE_OK) RefuseTicket(wrong);
   if (!rest.empty()) {
-    RefuseTicket({VMMSHARE_INVALID_ARGUMENT,
-                  std::to_string(rest.size()) + " bytes follow its end"});
+    RefuseTicket(
+        Malformed(std::to_string(rest.size()) + " bytes follow its end"));
   }
   const auto storages = self.Import(ticket.block, 1, NanosecondsOf(timeout));
   CheckFits(ticket.layout, *storages.front());

@@ -35,7 +35,7 @@ nb::object NameOf(const SetEntry& entry) {
       entry.name.data(), static_cast<Py_ssize_t>(entry.name.size()), nullptr);
   if (name == nullptr) {
     PyErr_Clear();
-    RefuseTicket({VMMSHARE_INVALID_ARGUMENT, "a name is no UTF-8"});
+    RefuseTicket(Malformed("a name is no UTF-8"));
   }
   return nb::steal(name);
 }
