@@ -13,8 +13,7 @@ const WeightsWriter::Layouts& LayoutsOf(WeightsWriter& self) {
   WeightsWriter::Layouts& layouts = self.layouts;
   for (std::uint64_t place = layouts.dtypes.size(); place < self.count;
        ++place) {
-    vmmshare_tensor tensor{};
-    tensor.struct_size = sizeof(tensor);
+    auto tensor = Sized<vmmshare_tensor>();
     Must([&](vmmshare_error** error) {
       return vmmshare_weights_layout_tensor(self.layout.get(), place, &tensor,
                                             error);

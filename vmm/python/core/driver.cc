@@ -109,8 +109,7 @@ std::uint64_t MarkOf(const vmmshare_device* device) {
 
 Located Locate(const vmmshare_driver* driver, std::uint64_t address,
                int opened_for) {
-  vmmshare_pointer_info info{};
-  info.struct_size = sizeof(info);
+  auto info = Sized<vmmshare_pointer_info>();
   Must([&](vmmshare_error** error) {
     return vmmshare_classify(driver, address, &info, error);
   });

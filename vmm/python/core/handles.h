@@ -58,6 +58,14 @@ class Holder {
   MadeHere made_;
 };
 
+// A struct of the C interface, of which nothing but its size is said.
+template <typename T>
+T Sized() {
+  T made{};
+  made.struct_size = sizeof(made);
+  return made;
+}
+
 // `handle`, which goes before what it needs.
 template <typename T, typename Needed>
 std::shared_ptr<T> Keeping(std::shared_ptr<Needed> needed,

@@ -116,8 +116,7 @@ void CopyInto(const Allocation& self, std::uint64_t from,
 
 // Whether the driver knows it.
 bool IsKnown(std::uint64_t address) {
-  vmmshare_pointer_info info{};
-  info.struct_size = sizeof(info);
+  auto info = Sized<vmmshare_pointer_info>();
   Must([&](vmmshare_error** error) {
     return vmmshare_classify(DefaultDriver().get(), address, &info, error);
   });

@@ -16,8 +16,7 @@ int ImportChoice::ordinal() const {
 }
 
 vmmshare_import_options ImportChoice::options() const {
-  vmmshare_import_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_import_options>();
   options.flags =
       VMMSHARE_IMPORT_HOST_ACCESS | (writable_ ? VMMSHARE_IMPORT_WRITABLE : 0);
   if (listed_ != nullptr) {
@@ -29,8 +28,7 @@ vmmshare_import_options ImportChoice::options() const {
 
 vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
                                       nb::handle host_node) {
-  vmmshare_memory_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_memory_options>();
   options.size = nbytes;
   PutOnHost(options, host_node);
   return options;

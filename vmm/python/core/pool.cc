@@ -23,8 +23,7 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
             UInt64<"max_segment"> max_segment, bool legacy,
             const std::string& rdma) {
   const auto on = DeviceOf(device);
-  vmmshare_pool_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_pool_options>();
   options.cap = cap;
   options.first_segment_size = first_segment;
   options.max_segment_size = max_segment;
@@ -98,8 +97,7 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
 }
 
 Counts Statistics(const Pool& self) {
-  vmmshare_pool_statistics now{};
-  now.struct_size = sizeof(now);
+  auto now = Sized<vmmshare_pool_statistics>();
   Must([&](vmmshare_error** error) {
     return vmmshare_pool_get_statistics(self.handle.get(), &now, error);
   });

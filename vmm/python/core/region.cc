@@ -36,8 +36,7 @@ void Release(const Region& self, bool keep) {
 }
 
 nb::dict Statistics(const Region& self) {
-  vmmshare_region_statistics now{};
-  now.struct_size = sizeof(now);
+  auto now = Sized<vmmshare_region_statistics>();
   Do(self, [&](vmmshare_region* region, vmmshare_error** error) {
     return vmmshare_region_get_statistics(region, &now, error);
   });

@@ -138,8 +138,7 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   if (timeout_ns == VMMSHARE_FOREVER && !IsOwn(memory.get())) {
     timeout_ns = VMMSHARE_FOREVER - 1;  // Some 292 years.
   }
-  vmmshare_restore_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_restore_options>();
   if (file.has_value()) options.path = file->c_str();
   options.offset = offset;
   if (fill.is_none()) {

@@ -120,8 +120,7 @@ void WaitInTurns(const Ring& self, std::int64_t timeout_ns, const Call& call) {
 
 void Create(RingHome* self, nb::handle device, nb::handle host_node) {
   const auto on = DeviceOf(device);
-  vmmshare_pool_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_pool_options>();
   PutOnHost(options, host_node);
   new (self) RingHome{Holder<vmmshare_ring_home>(
       Make(&vmmshare_ring_home_close,
@@ -174,8 +173,7 @@ Object<Ring> OpenReader(const Channel& connection, nb::handle device,
 void Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout,
              nb::typed<nb::list, Item> into) {
   const KeptRing ring(self.handle.shared());
-  vmmshare_ring_buffer buffer{};
-  buffer.struct_size = sizeof(buffer);
+  auto buffer = Sized<vmmshare_ring_buffer>();
   void* const on = OneStreamOf(stream);
   WaitInTurns(self, NanosecondsOf(timeout),
               [&](std::int64_t slice, vmmshare_error** error) {

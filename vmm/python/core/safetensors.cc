@@ -33,8 +33,7 @@ void ForEach(const Safetensors& header, const Take& take) {
   const auto handle = header.handle.shared();
   const std::uint64_t count = vmmshare_safetensors_count(handle.get());
   for (std::uint64_t place = 0; place < count; ++place) {
-    vmmshare_tensor tensor{};
-    tensor.struct_size = sizeof(tensor);
+    auto tensor = Sized<vmmshare_tensor>();
     Must([&](vmmshare_error** error) {
       return vmmshare_safetensors_tensor(handle.get(), place, &tensor, error);
     });

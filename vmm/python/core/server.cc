@@ -20,8 +20,7 @@ struct Share {
 
 void Start(Server* self, const PathLike& directory) {
   const std::string folder = PathOf(directory, "directory");
-  vmmshare_server_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_server_options>();
   options.directory = folder.empty() ? nullptr : folder.c_str();
   new (self) Server{Holder<vmmshare_server>(
       Make(&vmmshare_server_close,

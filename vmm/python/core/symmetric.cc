@@ -66,8 +66,7 @@ void Create(Symmetric* self, nb::handle device, UInt64<"nbytes"> nbytes,
         exchange, ranks, scope,
         [handle = on.handle, words = on.words, size = std::uint64_t{nbytes},
          timeout_ns](const vmmshare_exchange& calls, Outcome& outcome) {
-          vmmshare_symmetric_options options{};
-          options.struct_size = sizeof(options);
+          auto options = Sized<vmmshare_symmetric_options>();
           options.size = size;
           options.no_device = words.c_str();
           vmmshare_symmetric* memory = nullptr;

@@ -90,8 +90,7 @@ template <typename Describe, typename Take>
 void ForEach(std::uint64_t count, const Describe& describe,
              const std::shared_ptr<Storage>& whole, const Take& take) {
   for (std::uint64_t place = 0; place < count; ++place) {
-    vmmshare_tensor tensor{};
-    tensor.struct_size = sizeof(tensor);
+    auto tensor = Sized<vmmshare_tensor>();
     Must([&](vmmshare_error** error) {
       return describe(place, &tensor, error);
     });

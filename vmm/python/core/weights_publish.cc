@@ -50,8 +50,7 @@ void ReadFiles(WeightsWriter& self, const std::vector<nb::bytes>& paths,
   // A copy: without the GIL, another thread may let go of it.
   const std::vector<vmmshare_file_read> all = given.reads;
   Told told{progress};
-  vmmshare_read_options options{};
-  options.struct_size = sizeof(options);
+  auto options = Sized<vmmshare_read_options>();
   options.threads = threads;
   options.progress = &Tell;
   options.user = &told;
