@@ -161,6 +161,21 @@ def file_length(tree):
             yield f"{name}: {length} lines; at most {LIMIT}, better below 350: split it"
 
 
+# Of the sources of the library, in order of their length: this part has at most so many lines.
+MOST = {0.5: 110, 0.9: 250}
+
+
+def most_files_are_short(tree):
+    """Half of the sources of vmm/, platform/ and fabric/ have at most 110 lines, nine of ten 250."""
+    lengths = sorted(len(tree.text(name).splitlines()) for name in tree.sources()
+                     if name.startswith(("vmm/", "platform/", "fabric/")))
+    for part, limit in MOST.items():
+        length = lengths[int(len(lengths) * part)] if lengths else 0
+        if length > limit:
+            yield (f"vmm, platform, fabric: {part:.0%} of {len(lengths)} sources have up to {length} lines; "
+                   f"at most {limit}: split the longest by what they do")
+
+
 MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SUPPRESSION = re.compile(
     r"no_sanitize|__[alt]san_(disable|enable|ignore\w*|default_\w+|on_\w+)"
@@ -360,6 +375,7 @@ RULES = {
     "HeaderGuards": header_guards,
     "TopLevelEntries": top_level_entries,
     "FileLength": file_length,
+    "MostFilesAreShort": most_files_are_short,
     "NoMarks": no_marks,
     "EverySourceIsBuilt": every_source_is_built,
     "LocksSayWhatTheyGuard": locks_say_what_they_guard,
