@@ -164,7 +164,7 @@ Measured RoundRobin(Allocator& pool, const Streams& streams,
   const long rounds =
       std::max<long>(2, 400'000 / static_cast<long>(streams.size()));
   const auto round = [&] {
-    for (std::size_t at = 0; at < streams.size(); ++at) {
+    for (std::size_t at = 0; at < streams.size() && measured.ok; ++at) {
       const CUdeviceptr block = AllocateOrSay(pool, size, streams[at]);
       if (block == 0 || !pool.Free(block, streams[at]).ok()) {
         measured.ok = false;
@@ -210,6 +210,11 @@ bool PrintStreamTable(const Device& device, int most) {
       const Measured blocks = RandomBlocks(**pool, streams);
       pool->reset();
       pool = make(device);
+      if (!pool.ok()) {
+        std::printf("%s\n", pool.status().ToString().c_str());
+        ok = ok && !ours;
+        continue;
+      }
       const Measured turns = RoundRobin(**pool, streams, 65536);
       std::printf("%7d %7.0f MiB", count, blocks.peak);
       PrintRow(ours ? "vmmshare" : "cuMemAllocAsync", blocks);

@@ -1,6 +1,6 @@
 // A pool that is refused memory for its books, wherever it asks for some, goes on
 // when there is memory again: it waits for nobody, and loses nothing. Nor does a
-// queue of retired memory, and memory that ends needs none.
+// queue of retired memory; and memory that was made here goes without any.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -399,7 +399,7 @@ TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeOnANewThreadFreesTheBlock) {
 }
 
 // It ends in destructors, where nobody can be told.
-TEST_F(PoolMemoryTest, MemoryOfEachKindGoesWhereTheHostHasNone) {
+TEST_F(PoolMemoryTest, MemoryGoesWhereTheHostHasNone) {
   for (const SharePolicy& sharing :
        {SharePolicy::Private(), SharePolicy::Require(kNativeKind),
         SharePolicy::Require(HandleKind::kLegacyIpc)}) {

@@ -144,10 +144,13 @@ absl::Status ImportedPools::Close(const Driver& driver, CUdeviceptr address) {
   if (--found->second.count == 0) {
     pointers_.erase(found);
     lock.Unlock();
-    freed =
-        driver.Error(driver->cuMemFree(address),
-                     absl::StrCat("cuMemFree(address=0x", absl::Hex(address),
-                                  ") of an imported pool"));
+    const CUresult r = driver->cuMemFree(address);
+    // Words take memory, in a destructor.
+    if (r != CUDA_SUCCESS) {
+      freed = driver.Error(
+          r, absl::StrCat("cuMemFree(address=0x", absl::Hex(address),
+                          ") of an imported pool"));
+    }
     lock.Lock();
   }
   freed.Update(EndTurn(driver, pool));
