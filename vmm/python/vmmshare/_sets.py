@@ -22,8 +22,16 @@ if typing.TYPE_CHECKING:
 
 def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
     import torch
-    return tensors.tensors(torch.Tensor, torch.from_dlpack,
-                           lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
+
+    def as_dtype(tensor: torch.Tensor, name: str) -> torch.Tensor:
+        dtype = getattr(torch, name, None)
+        if dtype is None:  # float8_e8m0fnu came with PyTorch 2.7.
+            raise FailedPrecondition(
+                f"PyTorch {torch.__version__} has no dtype {name}",
+                "Use a newer PyTorch, or take that array's bytes: set[name].view(nbytes, 'uint8').")
+        return tensor.view(dtype)
+
+    return tensors.tensors(torch.Tensor, torch.from_dlpack, as_dtype)
 
 
 class TensorSet(typing.Mapping[str, Array], Closing):
