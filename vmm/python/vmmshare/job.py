@@ -63,7 +63,8 @@ class AllGather:
 def mpi(communicator) -> AllGather:
     """Over a communicator of mpi4py. A rank that does not come is waited for by MPI. ValueError for
     an intercommunicator, whose allgather() gives what the ranks of the other group have."""
-    if communicator.Is_inter():
+    # A stand-in of one may be of one kind alone.
+    if hasattr(communicator, "Is_inter") and communicator.Is_inter():
         raise ValueError("an intercommunicator: each of its groups would get what the other one "
                          "put. Pass communicator.Merge(), which has the ranks of both")
     return AllGather(communicator.Get_rank(), communicator.Get_size(), communicator.allgather)
@@ -175,6 +176,9 @@ class KeyValues:
                 self._look = max(self._look, 3 * (time.monotonic() - start))
         elif rank in self._came or self._looks > 0:
             value = self._look_at(path, look)
+        else:
+            raise NotFound(f"rank {rank} of {self.size} was not asked for {key!r} in {self._name!r}: "
+                           "to look for those before it took too long")
         if value is None:
             raise NotFound(f"rank {rank} of {self.size} put no {key!r} in {self._name!r}")
         return value
