@@ -499,19 +499,52 @@ def test_a_folder_of_which_a_file_is_missing_is_refused(keeper, tmp_path, monkey
     safetensors(tmp_path / "2.safetensors", ones("c"))
     with pytest.raises(vs.errors.InvalidArgument, match="2.safetensors has no tensor 'b'"):
         vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+    with pytest.raises(ValueError, match="`select` takes none of the tensors in the index"):
+        vs.weights.load("files", tmp_path, select=lambda name: False, address=keeper.address, **HOST)
+
+
+def test_of_files_of_which_nothing_is_selected_none_need_be_there(keeper, tmp_path):
+    """As where a rank fetched only those with its layers."""
+    safetensors(tmp_path / "1.safetensors", ones("a"))
+    index(tmp_path, {"a": "1.safetensors", "b": "2.safetensors"})
+    vs.weights.load("files", tmp_path, select=lambda name: name == "a", address=keeper.address, **HOST)
+    with vs.weights.open("files", address=keeper.address) as weights:
+        assert list(weights) == ["a"]
 
 
 @pytest.mark.parametrize("text", [
     "", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}',
     '{"weight_map": {"a": "../1.safetensors"}}', '{"weight_map": {"a": "/1.safetensors"}}',
     '{"weight_map": {"a": "1.bin"}}', '{"weight_map": {"a": ""}}',
-    '{"weight_map": {"a": "\\ud800.safetensors"}}', "[" * 200_000, "\xff"],
+    '{"weight_map": {"a": "\\ud800.safetensors"}}', "[" * 200_000, "\xff",
+    '{"weight_map": {"a": "1\\u0000.safetensors"}}',
+    '{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}'],
     ids=lambda text: text[:40] or "nothing")
 def test_an_index_that_is_none_is_named(keeper, tmp_path, text):
     path = tmp_path / "model.safetensors.index.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(vs.errors.InvalidArgument, match="model.safetensors.index.json: no index"):
         vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+
+
+def test_an_index_that_cannot_be_read_says_why(keeper, tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+
+    def load():
+        vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+
+    os.mkfifo(path)
+    with pytest.raises(vs.errors.InvalidArgument, match="is no file"):
+        load()
+    path.unlink()
+    with open(path, "wb") as large:
+        large.truncate(100_000_001)
+    with pytest.raises(vs.errors.InvalidArgument, match="100000001 bytes"):
+        load()
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(vs.errors.NotFound, match="index.json cannot be read"):
+        load()
 
 
 def test_which_index_of_several_is_the_callers_word(keeper, tmp_path):
@@ -881,6 +914,15 @@ def test_tensors_that_look_like_pytorchs(keeper, Tensor):
             assert theirs.array.tobytes() == ours.array.tobytes(), name
         assert tensors["weight"].data_ptr() == tensors["tied"].data_ptr()
         assert tensors["t"].stride() == (1, 3)
+
+
+def test_a_dtype_that_this_pytorch_has_not_is_named(keeper, Tensor, monkeypatch):
+    scale = Tensor.of_the_host(np.arange(9, dtype=np.uint8), "float8_e8m0fnu")
+    vs.weights.put("torch", {"scale": scale}, address=keeper.address, **HOST)
+    monkeypatch.delattr(sys.modules["torch"], "float8_e8m0fnu")
+    with vs.weights.open("torch", address=keeper.address) as weights:
+        with pytest.raises(vs.errors.FailedPrecondition, match="has no dtype float8_e8m0fnu"):
+            weights.torch()
 
 
 def test_every_device_of_pytorchs_is_waited_for(monkeypatch):

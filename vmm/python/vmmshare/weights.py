@@ -31,6 +31,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import stat
 import typing
 
 from . import _core
@@ -44,7 +45,7 @@ from ._sets import (Draft, TensorSet, check_described, draft, layout_of, put_wri
                     reach_keeper)
 from ._shards import Cut, Fused, Shard
 from .errors import (DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound,
-                     ResourceExhausted, Unavailable, Unimplemented, VmmshareError)
+                     PermissionDenied, ResourceExhausted, Unavailable, Unimplemented, VmmshareError)
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
@@ -53,6 +54,7 @@ Progress = typing.Callable[[int, int], object]
 
 # What ends the name of a file that says which of several files has which tensor.
 _INDEX = b".safetensors.index.json"
+_MOST_OF_AN_INDEX = 100_000_000  # As a safetensors header.
 
 
 def _take(shard: Shard, tensors: "dict[str, typing.Any]"
@@ -152,10 +154,10 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         return put_written(writer, name, checksum, address, left)
 
 
-def _files(paths: typing.Any
+def _files(paths: typing.Any, select: "typing.Callable[[str], bool] | None"
            ) -> "tuple[builtins.list[bytes], dict[str, bytes] | None]":
     """Their names as the system has them, which need be no UTF-8; and of an index which of them has
-    which tensor."""
+    which tensor that is to be loaded."""
     if not isinstance(paths, (str, bytes, os.PathLike)):
         return [os.fsencode(path) for path in paths], None
     path = os.fsencode(paths)
@@ -171,7 +173,8 @@ def _files(paths: typing.Any
         path = os.path.join(path, usual if usual in indexes else indexes[0])
     elif not path.endswith(_INDEX):
         return [path], None
-    assigned = _read_index(path)
+    assigned = {name: file for name, file in _read_index(path).items()
+                if select is None or select(name)}
     return sorted(set(assigned.values())), assigned
 
 
@@ -179,21 +182,43 @@ def _called(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
 
 
+def _once(pairs: "builtins.list[tuple[str, typing.Any]]") -> "dict[str, typing.Any]":
+    there = dict(pairs)
+    if len(there) != len(pairs):
+        raise ValueError("a name is there twice")
+    return there
+
+
+def _read_text(path: bytes) -> bytes:
+    """Of a file: nothing that holds the call up, nor that is without an end."""
+    try:
+        # A FIFO has no writer then, and is no file.
+        index = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            about = os.fstat(index)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_OF_AN_INDEX:
+                raise InvalidArgument(
+                    f"{_called(path)} is no file, or one of {about.st_size} bytes; expected an index "
+                    f"of files, of at most {_MOST_OF_AN_INDEX}", "Save or fetch it anew.")
+            with builtins.open(index, "rb", closefd=False) as file:
+                return file.read(_MOST_OF_AN_INDEX)
+        finally:
+            os.close(index)
+    except OSError as why:
+        raised = PermissionDenied if isinstance(why, PermissionError) else NotFound
+        raise raised(f"{_called(path)} cannot be read: {why.strerror}", "Check the path.") from why
+
+
 def _read_index(path: bytes) -> "dict[str, bytes]":
     """Of each tensor the file that has it, beside the index."""
+    text = _read_text(path)
     try:
-        with builtins.open(path, "rb") as index:
-            text = index.read()
-    except FileNotFoundError as why:
-        raise NotFound(f"{_called(path)} cannot be read: {why.strerror}",
-                       "Check the path.") from why
-    try:
-        assigned = {name: os.fsencode(file)
-                    for name, file in json.loads(text)["weight_map"].items()}
+        assigned = {name: os.fsencode(file) for name, file in
+                    json.loads(text, object_pairs_hook=_once)["weight_map"].items()}
         if not assigned:
             raise ValueError("it names none")
         for file in set(assigned.values()):
-            if not file.endswith(b".safetensors") or os.path.basename(file) != file:
+            if not file.endswith(b".safetensors") or os.path.basename(file) != file or b"\0" in file:
                 raise ValueError(f"{_called(file)!r} is no safetensors file beside it")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
         raise InvalidArgument(f"{_called(path)}: no index of safetensors files, or a damaged one: "
@@ -202,12 +227,11 @@ def _read_index(path: bytes) -> "dict[str, bytes]":
 
 
 def _check_assigned(assigned: "dict[str, bytes]", files: "builtins.list[bytes]",
-                    headers: "builtins.list[typing.Any]",
-                    select: "typing.Callable[[str], bool] | None") -> None:
+                    headers: "builtins.list[typing.Any]") -> None:
     """That each file has what the index says, of what is to be loaded."""
     there = {(entry[0], path) for path, header in zip(files, headers) for entry in header.entries()}
     for one in assigned.items():
-        if one not in there and (select is None or select(one[0])):
+        if one not in there:
             raise InvalidArgument(f"{_called(one[1])} has no tensor {one[0]!r}, and the index says "
                                   "that it has", "Fetch the files and their index anew.")
 
@@ -250,9 +274,10 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     AlreadyExists for a tensor that two files have, DataLoss for a file that is cut, replaced or
     written to while it is read. Nothing is under the name then that was not there before.
     """
-    files, assigned = _files(paths)
+    files, assigned = _files(paths, select)
     if not files:
-        raise ValueError(f"{paths!r} has no *.safetensors")
+        raise ValueError(f"{paths!r} has no *.safetensors" if assigned is None else
+                         f"`select` takes none of the tensors in the index of {paths!r}")
     if threads is not None and not 0 <= threads < 2**32:
         raise ValueError(f"{threads} threads; expected 1 to {2**32 - 1}")
     check_described(fingerprint, metadata, shard)
@@ -260,17 +285,15 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
     if assigned is not None:
-        _check_assigned(assigned, files, headers, select)
+        _check_assigned(assigned, files, headers)
     shown = [_called(path) for path in files]
     layout = layout_of(fingerprint, metadata, shard,
                        files=zip(shown, (header.metadata() for header in headers)))
 
-    def selected(tensor: str, file: int) -> bool:
-        return ((assigned is None or assigned.get(tensor) == files[file])
-                and (select is None or select(tensor)))
-
-    every = select is None and assigned is None
-    reads = layout.add_files(headers, shown, None if every else selected, shard)
+    takes = None if select is None else lambda tensor, _: select(tensor)
+    if assigned is not None:
+        takes = lambda tensor, file: assigned.get(tensor) == files[file]
+    reads = layout.add_files(headers, shown, takes, shard)
     with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
             _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
