@@ -110,6 +110,9 @@ class SessionServer {
   std::thread acceptor_;
   std::atomic<std::uint64_t> refused_{0};
 
+  // Besides stop_, which a system that refuses every look at descriptors does not
+  // let anybody ask: then the acceptor fails again and again, and must end all the
+  // same.
   platform::Mutex mutex_;
   platform::CondVar stopping_;
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
