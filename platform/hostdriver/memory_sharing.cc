@@ -64,11 +64,11 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(
     *handle = Register(state, memory);
     return CUDA_SUCCESS;
   }
-  if (asked == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
-      (asked == CU_MEM_HANDLE_TYPE_WIN32 && asked != kNativeHandleType)) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (asked != kNativeHandleType) {
+    const bool is_of_windows = asked == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
+                               asked == CU_MEM_HANDLE_TYPE_WIN32;
+    return is_of_windows ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   }
-  if (asked != kNativeHandleType) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<OpenedMemory> opened =
       OpenExported(reinterpret_cast<std::intptr_t>(os_handle));
   if (!opened) return CUDA_ERROR_UNKNOWN;

@@ -24,7 +24,7 @@ Process Process::FromHandle(std::shared_ptr<const OsHandle> handle,
 }
 
 absl::StatusOr<bool> Process::HasExited() const {
-  const absl::Status status = WaitForExit(absl::InfinitePast());
+  absl::Status status = WaitForExit(absl::InfinitePast());
   if (absl::IsDeadlineExceeded(status)) return false;
   if (!status.ok()) return status;
   return true;

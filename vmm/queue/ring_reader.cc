@@ -55,7 +55,7 @@ absl::StatusOr<RingItem> RingReader::State::Next(Deadline deadline) {
                                             *count_, " items; there came ",
                                             acquired_));
   }
-  const absl::Status said = peer_.Judge(message);
+  absl::Status said = peer_.Judge(message);
   if (!absl::IsUnavailable(said)) return said;
   return absl::UnavailableError(
       absl::StrCat(said.message(), " without finishing it"));

@@ -52,7 +52,7 @@ absl::Status Registry::CommitPut(const std::string& name, const Client& client,
   GiveLock(entry, client);
   entry.since = now;
   entry.content = std::move(content);
-  entry.saved = std::move(saved);
+  entry.saved = saved;
   return absl::OkStatus();
 }
 
@@ -79,7 +79,7 @@ absl::Status Registry::Restore(const std::string& name,
   entry.bytes = content->ticket.layout.size;
   entry.handles = content->ticket.layout.count();
   entry.content = std::move(content);
-  entry.saved = std::move(saved);
+  entry.saved = saved;
   entry.replaced = std::move(replaced);
   if (!entries_.emplace(name, std::move(entry)).second) {
     return absl::AlreadyExistsError("two entries have the same name");

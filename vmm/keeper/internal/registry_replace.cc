@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   entry.state = KeptState::kSealed;
   entry.since = now;
   entry.content = std::move(content);
-  entry.saved = std::move(saved);
+  entry.saved = saved;
   entry.replaced = std::move(replaced);
   return old;
 }
