@@ -495,6 +495,7 @@ TEST_F(PipeTest, AListenerThatMayNotDuplicateSaysSoAndCanTellItsPeer) {
 int GuardedImporter(const std::vector<std::string>& args) {
   GuardThisProcess();
   Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  Must(channel.Send(1, {}, {}, Late()));
   EXPECT_EQ(Must(channel.Receive(Late())).type, protocol::kBegin);
   EXPECT_EQ(Must(channel.Receive(Late())).type, protocol::kAbort);
   Must(channel.WaitForHangUp(Late()));
@@ -508,6 +509,8 @@ TEST_F(PipeTest, WhoMayBeSentNoHandleIsNotTakenToHaveOne) {
   Child child = Child::Start("guarded_importer", {listener_.address()});
   Channel server = Must(listener_.Accept(Late()));
   if (MayDuplicateAllTheSame(child)) GTEST_SKIP() << kMayDuplicate;
+  // It has looked who serves: a hang-up waits two seconds for that, no more.
+  Must(server.Receive(Late()));
   const std::vector<protocol::Outgoing> memory = {
       {testing::TicketOfChunks(1, SharePolicy::Native().kinds().front()),
        [this](std::size_t) -> absl::StatusOr<ExportedHandle> {
