@@ -1,20 +1,11 @@
 #include "vmm/memory/internal/recorded_event.h"
 
-#include <algorithm>
-
-#include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
-namespace {
-
-// CUDA offers no wait for an event with a deadline, so AwaitPassing() asks
-// again and again, more slowly each time up to this.
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
-
-}  // namespace
 
 void RecordedEventTraits::Close(const Value& value) {
   platform::ReportReleaseFailure(value.driver->Error(
@@ -57,8 +48,9 @@ absl::StatusOr<bool> HasPassed(const OwnedEvent& event) {
                       "Work on the event's stream failed.");
 }
 
+// CUDA offers no wait for an event with a deadline.
 absl::Status AwaitPassing(const OwnedEvent& event, Deadline deadline) {
-  absl::Duration pause = absl::Microseconds(10);
+  platform::Pauses pauses;
   for (;;) {
     ASSIGN_OR_RETURN(const bool passed, HasPassed(event));
     if (passed) return absl::OkStatus();
@@ -66,8 +58,7 @@ absl::Status AwaitPassing(const OwnedEvent& event, Deadline deadline) {
       return absl::DeadlineExceededError(
           "the GPU has not passed the stream's work yet");
     }
-    absl::SleepFor(std::min(pause, deadline.Left()));
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
 }
 
