@@ -618,10 +618,15 @@ def test_missing_ranks_take_no_second_each_over_a_store_that_counts_seconds(monk
     with pytest.raises(vs.errors.DeadlineExceeded, match=r"ranks? 1\b.* of 128 did not come"):
         exchange.fence(60)
     # As SymmetricMemory looks who is missing.
+    said = []
     for rank in range(1, 64):
-        with pytest.raises(vs.errors.NotFound):
+        with pytest.raises(vs.errors.NotFound) as raised:
             exchange.get(rank, "card")
+        said.append(str(raised.value))
     assert store.now < 60 + late
+    # Of whom it was not looked for it is not said that he put nothing.
+    assert "rank 1 of 128 put no 'card'" in said[0]
+    assert ("rank 63 of 128 was not asked" in said[-1]) == (kind is WithoutCheck)
 
 
 def test_a_store_that_is_lost_says_so_when_it_is_looked_at(monkeypatch):
