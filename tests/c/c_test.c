@@ -334,6 +334,9 @@ static void BlocksAndFencesAreSharedByTickets(void) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
         vmmshare_pool_release_stream(pool, VMMSHARE_ALL_STREAMS, SECOND,
                                      &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
+        vmmshare_pool_order(pool, stream, VMMSHARE_ALL_STREAMS, SECOND,
+                            &error));
   vmmshare_share_close(fences_share);
   vmmshare_share_close(pool_share);
   vmmshare_server_close(server);

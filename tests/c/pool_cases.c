@@ -142,6 +142,9 @@ void BlocksAreAskedBack(void) {
                                              &error));
   vmmshare_imported_pool_close(all.imported);
   MUST(vmmshare_pool_free(all.pool, all.addresses[1], kStream, &error));
+  MUST(vmmshare_pool_order(all.pool, NULL, kStream, 10 * SECOND, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_pool is NULL",
+        vmmshare_pool_order(NULL, NULL, kStream, 10 * SECOND, &error));
   MUST(vmmshare_pool_release_stream(all.pool, kStream, 10 * SECOND, &error));
   MUST(vmmshare_pool_trim(all.pool, UINT64_MAX, NULL, &error));
   uint64_t freed = 7;

@@ -164,6 +164,49 @@ TEST_P(PoolCaptureTest,
   ExpectWhole(*pool);
 }
 
+// A graph's launches are in the order of no other stream: so this thread waits.
+TEST_P(PoolCaptureTest, AStreamThatIsCapturedIsPutBehindAnotherByAWaitHere) {
+  const Stream captured;
+  const std::unique_ptr<Pool> pool = MakePool();
+  HeldStream held(device);
+  Graph graph(captured.get(), GetParam());
+  EXPECT_EQ(pool->Order(held.get(), captured.get(),
+                        absl::Now() + absl::Milliseconds(20))
+                .code(),
+            absl::StatusCode::kDeadlineExceeded);
+  {
+    const RelaxedCapture relaxed(driver());
+    held.Release();
+  }
+  EXPECT_EQ(pool->Order(held.get(), captured.get(), Soon()), absl::OkStatus());
+  EXPECT_EQ(pool->Order(nullptr, captured.get(), Soon()), absl::OkStatus());
+  graph.End();
+}
+
+TEST_P(PoolCaptureTest, NoStreamIsPutBehindOneThatIsCaptured) {
+  const Stream captured;
+  const Stream other;
+  const std::unique_ptr<Pool> pool = MakePool();
+  Graph graph(captured.get(), GetParam());
+  for (CUstream then : {other.get(), CUstream{nullptr}}) {
+    const absl::Status refused = pool->Order(captured.get(), then, Soon());
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  }
+  graph.End();
+}
+
+TEST_P(PoolCaptureTest, OfTwoStreamsThatAreCapturedNeitherIsPutBehindTheOther) {
+  const Stream first;
+  const Stream then;
+  const std::unique_ptr<Pool> pool = MakePool();
+  Graph one(first.get(), GetParam());
+  Graph other(then.get(), GetParam());
+  EXPECT_EQ(pool->Order(first.get(), then.get(), absl::InfinitePast()),
+            absl::OkStatus());
+  other.End();
+  one.End();
+}
+
 TEST_P(PoolCaptureTest, TheDevicesWorkIsAwaitedBesideACapture) {
   const Stream captured;
   HeldStream held(device);  // That synchronises with no other.

@@ -275,11 +275,58 @@ TEST_F(PoolStreamsTest, WhoKnowsOfNoStreamGetsWhatTheGpuIsDoneWith) {
   for (const CUdeviceptr block : blocks) {
     EXPECT_TRUE(pool->Free(block, AllStreams()).ok());
   }
-  for (const absl::Status& refused : {pool->ReleaseStream(AllStreams(), Soon()),
-                                      pool->Reserve(kMiB, AllStreams())}) {
+  for (const absl::Status& refused :
+       {pool->ReleaseStream(AllStreams(), Soon()),
+        pool->Reserve(kMiB, AllStreams()),
+        pool->Order(AllStreams(), nullptr, Soon()),
+        pool->Order(nullptr, AllStreams(), Soon())}) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   }
   ExpectWhole(*pool);
+}
+
+// `then` has done nothing that was put on it since until `first` is let go.
+void ExpectComesAfter(Pool& pool, HeldStream& first, CUstream named_first,
+                      CUstream then) {
+  EXPECT_EQ(pool.Order(named_first, then, absl::InfinitePast()),
+            absl::OkStatus());
+  EXPECT_EQ(TestDriver()->cuStreamQuery(then), CUDA_ERROR_NOT_READY);
+  std::this_thread::sleep_for(absl::ToChronoMilliseconds(kLittle));
+  EXPECT_EQ(TestDriver()->cuStreamQuery(then), CUDA_ERROR_NOT_READY);
+  first.Release();
+  EXPECT_EQ(TestDriver()->cuStreamSynchronize(then), CUDA_SUCCESS);
+}
+
+TEST_F(PoolStreamsTest, AStreamIsPutBehindAnother) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  const Stream then;
+  {
+    HeldStream first(device);
+    ExpectComesAfter(*pool, first, first.get(), then.get());
+  }
+  {
+    HeldStream first(device);
+    ExpectComesAfter(*pool, first, first.get(), CU_STREAM_LEGACY);
+  }
+  // The legacy stream comes after one that synchronises with it.
+  HeldStream first(device, CU_STREAM_DEFAULT);
+  ExpectComesAfter(*pool, first, nullptr, then.get());
+  ExpectWhole(*pool);
+}
+
+// A thread without a context means the default stream of the pool's.
+TEST_F(PoolStreamsTest, AStreamIsPutBehindTheDefaultOneWithoutAContext) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  const Stream then;
+  HeldStream first(device, CU_STREAM_DEFAULT);
+  const absl::Status ordered =
+      std::async(std::launch::async, [&] {
+        return pool->Order(CU_STREAM_LEGACY, then.get(), absl::InfinitePast());
+      }).get();
+  EXPECT_EQ(ordered, absl::OkStatus());
+  EXPECT_EQ(driver()->cuStreamQuery(then.get()), CUDA_ERROR_NOT_READY);
+  first.Release();
+  EXPECT_EQ(driver()->cuStreamSynchronize(then.get()), CUDA_SUCCESS);
 }
 
 TEST_F(PoolStreamsTest, ALargeSegmentIsNotCutUpForASmallBlock) {

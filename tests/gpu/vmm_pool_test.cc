@@ -323,6 +323,12 @@ TEST_F(PoolTest, RefusesWhatMakesNoSense) {
   EXPECT_EQ(
       pool->ReleaseStream(CU_STREAM_PER_THREAD, absl::InfinitePast()).code(),
       Code::kInvalidArgument);
+  EXPECT_EQ(
+      pool->Order(CU_STREAM_PER_THREAD, nullptr, absl::InfinitePast()).code(),
+      Code::kInvalidArgument);
+  EXPECT_EQ(
+      pool->Order(nullptr, CU_STREAM_PER_THREAD, absl::InfinitePast()).code(),
+      Code::kInvalidArgument);
   Free(*pool, block);
   for (const PoolOptions& wrong : {PoolOptions{.first_segment_size = 0},
                                    PoolOptions{.first_segment_size = kMiB},

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -179,4 +180,128 @@ def test_a_stream_that_is_used_again_after_its_release_is_waited_for(cuda, strea
             fence.signal(1)
             pool.wait_returned(timeout=60)
         pool.release_stream(stream, timeout=60)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+@pytest.fixture
+def held(cuda):
+    """A fence for which the legacy default stream waits, as a kernel is under way on it."""
+    with vs.FencePool() as fences, fences.new() as fence:
+        fence.wait(1, 1)
+        yield fence
+        if fence.value < 1:
+            fence.signal(1)
+
+
+READY, NOT_READY = 0, 600
+
+
+def query(cuda, stream):
+    return cuda.cuStreamQuery(ctypes.c_void_p(stream))
+
+
+TAKES = pytest.mark.parametrize("take", [
+    lambda array, stream: array.__dlpack__(stream=stream),
+    lambda array, stream: array.__dlpack__(stream=stream, max_version=(1, 0)),
+    lambda array, stream: array.view(1, "int8").__dlpack__(stream=stream),
+    lambda array, stream: array._dlpack_unflagged(stream),
+    lambda array, stream: array._use_on(stream),
+], ids=["DLPack 0", "DLPack 1", "a view", "unflagged", "an adapter"])
+
+
+@TAKES
+def test_the_first_consumers_stream_comes_after_who_had_the_block_before(
+        cuda, stream, held, take):
+    with vs.Pool() as pool, pool.empty(3, "int8") as array:
+        assert query(cuda, stream) == READY
+        take(array, stream)
+        assert query(cuda, stream) == NOT_READY
+        held.signal(1)
+        pool.release_stream(stream)
+        assert query(cuda, stream) == READY
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_a_block_of_the_consumers_stream_waits_for_no_other(cuda, stream, held):
+    with vs.Pool() as pool, pool.empty(3, "int8", stream=stream) as array:
+        array.__dlpack__(stream=stream)
+        assert query(cuda, stream) == READY
+        array.__dlpack__(stream=1)  # A second consumer's order is who hands it on's.
+        array.__dlpack__(stream=stream)
+        assert query(cuda, stream) == READY
+        held.signal(1)
+        pool.release_stream(stream)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_who_asks_for_no_order_gets_none_and_the_next_one_does(cuda, stream, held):
+    with vs.Pool() as pool, pool.empty(3, "int8") as array:
+        array.__dlpack__(stream=-1)
+        assert query(cuda, stream) == READY
+        array.__dlpack__(stream=stream)
+        assert query(cuda, stream) == NOT_READY
+        held.signal(1)
+        pool.release_stream(stream)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_a_look_at_the_interface_is_no_consumer_yet(cuda, stream, held):
+    """Libraries look at it to learn what an object can do."""
+    with vs.Pool() as pool, pool.empty(3, "int8") as array:
+        assert hasattr(array, "__cuda_array_interface__")
+        array.__dlpack__(stream=stream)
+        assert query(cuda, stream) == NOT_READY
+        held.signal(1)
+        pool.release_stream(stream)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_the_interface_says_a_stream_that_comes_after_the_blocks_own(cuda, stream):
+    with vs.Pool() as pool, vs.FencePool() as fences, fences.new() as fence:
+        with pool.empty(3, "int8", stream=stream) as array:
+            fence.wait(stream, 1)
+            assert array.__cuda_array_interface__["stream"] == 1
+            assert query(cuda, 1) == NOT_READY
+            fence.signal(1)
+            pool.release_stream(1)
+        pool.release_stream(stream)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_the_first_consumer_waits_for_no_stream_that_was_released(cuda, stream):
+    with vs.Pool() as pool, pool.empty(3, "int8", stream=stream) as array:
+        pool.release_stream(stream)
+        assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+        array.__dlpack__(stream=1)  # The host-memory driver ends who asks a stream that is none.
+
+
+def test_the_first_consumer_in_a_capture_waits_itself(cuda, stream, held):
+    """A wait in a graph would be done at each launch."""
+    graph = ctypes.c_void_p()
+    with vs.Pool() as pool, pool.empty(3, "int8") as array:
+        assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 0) == 0
+        done = threading.Timer(0.3, held.signal, [1])
+        done.start()
+        began = time.monotonic()
+        array.__dlpack__(stream=stream)
+        assert time.monotonic() - began > 0.2
+        done.join()
+        assert cuda.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+        pool.release_stream(stream)
+    assert cuda.cuGraphDestroy(graph) == 0
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_a_block_of_a_captured_stream_is_not_used_first_beside_its_graph(cuda, stream):
+    graph = ctypes.c_void_p()
+    with vs.Pool() as pool:
+        assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 0) == 0
+        array = pool.empty(3, "int8", stream=stream)
+        with pytest.raises(vs.errors.FailedPrecondition, match="captured"):
+            array.__dlpack__(stream=1)
+        array.__dlpack__(stream=stream)
+        assert cuda.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+        array.close()
+        pool.release_stream(stream)
+    assert cuda.cuGraphDestroy(graph) == 0
     assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0

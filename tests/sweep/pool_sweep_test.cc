@@ -206,6 +206,19 @@ TEST_F(PoolSweep, FreeOnAnotherStreamAndReleaseStreams) {
       })));
 }
 
+TEST_F(PoolSweep, PutAStreamBehindAnother) {
+  ExpectPoolSwept(
+      WithPairs(Plan("put a stream behind another", [this]() -> absl::Status {
+        absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
+        if (!made.ok()) return made.status();
+        First first;
+        first.Of((*made)->Order(streams_[0], streams_[1], Soon()));
+        first.Of((*made)->Order(CU_STREAM_LEGACY, streams_[1], Soon()));
+        first.Of((*made)->Order(streams_[1], CU_STREAM_LEGACY, Soon()));
+        return Judge(**made, first);
+      })));
+}
+
 TEST_F(PoolSweep, AtTheCapMemoryMovesBetweenStreamsAndDomains) {
   std::unique_ptr<Pool> pool;
   SweepPlan plan = Plan("move memory at the cap", [&]() -> absl::Status {

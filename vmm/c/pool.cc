@@ -160,3 +160,13 @@ vmmshare_status vmmshare_pool_release_stream(vmmshare_pool* pool, void* stream,
                                      vmm::c::DeadlineOf(timeout_ns));
   });
 }
+
+vmmshare_status vmmshare_pool_order(vmmshare_pool* pool, void* first,
+                                    void* then, std::int64_t timeout_ns,
+                                    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    return pool->pool->Order(StreamOf(first), StreamOf(then),
+                             vmm::c::DeadlineOf(timeout_ns));
+  });
+}

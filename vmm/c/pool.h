@@ -128,6 +128,15 @@ VMMSHARE_API vmmshare_status vmmshare_pool_trim(vmmshare_pool* pool,
 VMMSHARE_API vmmshare_status
 vmmshare_pool_release_stream(vmmshare_pool* pool, void* stream,
                              int64_t timeout_ns, vmmshare_error** error);
+// Work that is put on `then` after this call comes after what is on `first` now:
+// for a block that was allocated for `first` and is used on `then` first. The GPU
+// waits; this call does, so long at most, where `then` is being captured into a
+// graph (DEADLINE_EXCEEDED). FAILED_PRECONDITION where `first` alone is; where both
+// are, who launches their graphs has their order, and nothing is done.
+VMMSHARE_API vmmshare_status vmmshare_pool_order(vmmshare_pool* pool,
+                                                 void* first, void* then,
+                                                 int64_t timeout_ns,
+                                                 vmmshare_error** error);
 
 // Asks those that hold the `count` blocks to give them back within `within_ns`;
 // all blocks, freed ones too, when `addresses` is NULL. Waits for nobody.

@@ -154,6 +154,10 @@ absl::Status Pool::ReleaseStream(CUstream stream, Deadline deadline) {
   return core_->ReleaseStream(stream, deadline);
 }
 
+absl::Status Pool::Order(CUstream first, CUstream then, Deadline deadline) {
+  return core_->Order(first, then, deadline);
+}
+
 PoolStatistics Pool::statistics() const { return core_->statistics(); }
 
 absl::Status Pool::rdma_refusal() const { return core_->rdma_refusal(); }

@@ -59,6 +59,7 @@ class Core : public platform::Abandonable {
                        SharingDomain domain);
   absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes);
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
+  absl::Status Order(CUstream first, CUstream then, Deadline deadline);
   std::vector<BlockLease> Leases();
   absl::Status Recall(absl::Span<const CUdeviceptr> blocks, absl::Time until);
   void RecallAll(absl::Time until);

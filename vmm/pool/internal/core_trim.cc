@@ -1,4 +1,4 @@
-// Where a pool gives memory back to the driver, and lets go of streams.
+// Where a pool gives memory back to the driver.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -10,23 +10,6 @@
 #include "vmm/pool/internal/core.h"
 
 namespace vmm::pool {
-namespace {
-
-// Until the GPU has passed what is on `stream` now. `context`, whose default
-// streams are meant: as DefaultContext::Enter().
-absl::Status AwaitStream(const Device& device, CUcontext context,
-                         CUstream stream, Deadline deadline) {
-  DefaultContext entered;
-  if (IsDefault(stream)) {
-    ASSIGN_OR_RETURN(const bool is_used, entered.Enter(device, context));
-    if (!is_used) return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(const OwnedEvent point,
-                   RecordEvent(device.driver(), stream));
-  return AwaitPassing(point, deadline);
-}
-
-}  // namespace
 
 void Core::RemoveVacant() {
   std::vector<std::unique_ptr<Range>> vacant;
@@ -141,61 +124,6 @@ absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
   CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
   return ReleaseIdle(keep_bytes);
-}
-
-absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
-  RETURN_IF_ERROR(CheckStream(stream));
-  // By domain: of what was freed before now; a point after that is waited for.
-  std::vector<std::uint64_t> epochs;
-  CUcontext context = nullptr;
-  {
-    const platform::MutexLock lock(mutex_);
-    context = context_;
-    EmptyCaches();
-    if (!late_.empty()) {
-      return absl::ResourceExhaustedError(
-          "ReleaseStream(): there is no memory for the books of blocks that "
-          "were freed, perhaps on that stream; expected some. Call it again "
-          "when there is");
-    }
-    for (const std::unique_ptr<Heap>& heap : heaps_) {
-      epochs.push_back(heap->Close(stream));
-    }
-    for (Block* held = held_.front(); held != nullptr; held = held->next) {
-      if (held->freed_on == stream && held->epoch == 0) {
-        held->epoch = epochs[held->domain];
-      }
-    }
-  }
-  RETURN_IF_ERROR(AwaitStream(device_, context, stream, deadline));
-  std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
-  const platform::MutexLock lock(mutex_);
-  for (Block* held = held_.front(); held != nullptr; held = held->next) {
-    // What is of a domain that was made meanwhile was freed since.
-    if (held->freed_on == stream && held->epoch != 0 &&
-        held->domain < epochs.size() && held->epoch <= epochs[held->domain]) {
-      held->freed_on = PassedStream();
-    }
-  }
-  for (std::size_t domain = 0; domain < epochs.size(); ++domain) {
-    // Nobody asks after the stream any more when this returns.
-    Heap* const heap = heaps_[domain].get();
-    Backlog* backlog = heap->Find(stream);
-    while (backlog != nullptr && backlog->is_asked) {
-      if (deadline.Passed()) {
-        return absl::DeadlineExceededError(
-            "another thread's question after the stream has no answer yet");
-      }
-      changed_.WaitFor(mutex_, deadline.Slice());
-      backlog = heap->Find(stream);
-    }
-    if (backlog == nullptr) continue;
-    heap->Pass(*backlog, epochs[domain]);
-    points.push_back(std::exchange(backlog->points, {}));
-    heap->Forget(stream);
-  }
-  CollectHeld();
-  return absl::OkStatus();
 }
 
 }  // namespace vmm::pool

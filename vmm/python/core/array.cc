@@ -71,7 +71,7 @@ nb::dict CudaArrayInterface(const Array& array) {
             : "__cuda_array_interface__: it has no such dtype; use DLPack");
   }
   array.Order(LegacyStream());
-  storage->UsedOn(LegacyStream());
+  storage->UseOnUnsaid();
   nb::dict interface;
   interface["version"] = 3;
   interface["typestr"] = dtype.typestr;
@@ -245,7 +245,7 @@ void DefineArray(nb::module_& module) {
           [](const Array& a, std::intptr_t stream) {
             void* const on = NamedStream(OneStreamOf(stream));
             a.Order(on);
-            a.storage()->UsedOn(on);
+            a.storage()->UseOn(on);
           },
           nb::arg("stream"))
       .def_prop_ro(

@@ -96,7 +96,7 @@ void Prepare(const Array& array, nb::handle stream) {
   void* const on = ConsumersStream(stream, storage->place.device, &order);
   if (!order) return;
   array.Order(on);
-  if (on != nullptr) storage->UsedOn(on);
+  if (on != nullptr) storage->UseOn(on);
 }
 
 bool WantsVersion(nb::handle max_version) {

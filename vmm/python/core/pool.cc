@@ -191,9 +191,8 @@ void DefinePool(nb::module_& module) {
            nb::arg("stream") = 0,
            "An array of whatever was there before. `stream`: a CUstream as an "
            "int, whose work\nuses it first; 0 is the legacy default stream. "
-           "from_dlpack() on another one is in no\norder with it, nor with "
-           "the work that used the block before. ResourceExhausted when it\n"
-           "does not fit.")
+           "The first from_dlpack() on another one\nmakes that wait for what "
+           "is on it. ResourceExhausted when it does not fit.")
       .def("_allocate", &Allocate, nb::arg("nbytes"), nb::arg("stream"))
       .def("_free", &Free, nb::arg("ptr"), nb::arg("stream"))
       .def("_kept", &Kept)

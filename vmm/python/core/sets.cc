@@ -191,7 +191,7 @@ nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
                 nb::cast<std::intptr_t>(stream_of(device.device_id));
             found->second = NamedStream(reinterpret_cast<void*>(stream));
           }
-          storage->UsedOn(found->second);
+          storage->UseOn(found->second);
         }
       },
       [&](SetEntry& entry, const std::shared_ptr<Storage>& storage) {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "vmm/python/core/handles.h"
 #include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/stream.h"
 
@@ -81,6 +82,16 @@ StreamUse OrOfNone(StreamUse use) {
 
 void StreamWasReleased(void* stream) { ReleasedStreams::Get().Add(stream); }
 
+void Storage::UseOn(void* stream) {
+  ComeAfterTheLast(stream, false);
+  UsedOn(stream);
+}
+
+void Storage::UseOnUnsaid() {
+  ComeAfterTheLast(LegacyStream(), true);
+  UsedOn(LegacyStream());
+}
+
 void Storage::UsedOn(void* stream) {
   used_at_ = ReleasedStreams::Get().now();
   last_stream_ = stream;
@@ -94,6 +105,19 @@ StreamUse StreamUse::OfNone() { return Now(LegacyStream()); }
 
 void* StreamUse::Current() const {
   return ReleasedStreams::Get().HasSince(stream, at) ? nullptr : stream;
+}
+
+void PoolBlock::ComeAfterTheLast(void* stream, bool is_unsaid) {
+  constexpr std::int64_t kTenSecondsNs = 10'000'000'000;
+  if (is_ordered_) return;
+  void* const before = last_use().Current();
+  if (before != nullptr && before != stream) {
+    MustWithoutGil([&](vmmshare_error** error) {
+      return vmmshare_pool_order(pool.get(), before, stream, kTenSecondsNs,
+                                 error);
+    });
+  }
+  is_ordered_ = !is_unsaid;
 }
 
 PoolBlock::~PoolBlock() {

@@ -63,14 +63,23 @@ class Storage {
   const MadeHere made;
   Place place;  // Known, and not changed, once anybody else has it.
 
-  // Whoever was given the memory works on it on `stream`: it goes back after
-  // that, not before. Of several streams, the last one that said so.
-  void UsedOn(void* stream);
+  // Whoever is given the memory works on it on `stream`, which is made to come
+  // after those who had it before; raises when that fails, with nothing changed. It
+  // goes back after what is on `stream` then, not before: of several streams, the
+  // last one that said so. Needs the GIL.
+  void UseOn(void* stream);
+  // The same of who does not say on which stream, and has that come after the
+  // legacy default stream.
+  void UseOnUnsaid();
 
  protected:
   StreamUse last_use() const { return {last_stream_, used_at_}; }
+  void UsedOn(void* stream);
 
  private:
+  // Makes `stream` come after who had the memory before.
+  virtual void ComeAfterTheLast(void* /*stream*/, bool /*is_unsaid*/) {}
+
   std::atomic<void*> last_stream_ = nullptr;
   std::atomic<std::uint64_t> used_at_ = 0;
 };
@@ -88,6 +97,13 @@ class PoolBlock final : public Storage {
   void* stream() const override { return last_use().Current(); }
 
   const std::shared_ptr<vmmshare_pool> pool;
+
+ private:
+  void ComeAfterTheLast(void* stream, bool is_unsaid) override;
+
+  // Its first consumer's stream comes after those who had the memory before: who
+  // hands it on from there has that order. Until then that of its last use does.
+  std::atomic<bool> is_ordered_ = false;
 };
 
 // A block of another process.
