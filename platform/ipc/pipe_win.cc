@@ -172,8 +172,9 @@ absl::Status CheckPipeMode(const OsHandle& pipe) {
   DWORD state = 0;
   if (::GetNamedPipeHandleStateW(Raw(pipe), &state, nullptr, nullptr, nullptr,
                                  nullptr, 0) == 0) {
+    const auto error = static_cast<int>(::GetLastError());
     return absl::InvalidArgumentError(
-        OsError(static_cast<int>(::GetLastError()),
+        OsError(error,
                 absl::StrCat("GetNamedPipeHandleStateW(", pipe.get(), ")"))
             .message());
   }

@@ -60,8 +60,8 @@ absl::StatusOr<std::uint64_t> FileReader::Size() const {
   LARGE_INTEGER size{};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a HANDLE is a number.
   if (!::GetFileSizeEx(reinterpret_cast<HANDLE>(file_.get()), &size)) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   absl::StrCat("GetFileSizeEx(", path_, ")"));
+    const auto error = static_cast<int>(::GetLastError());
+    return OsError(error, absl::StrCat("GetFileSizeEx(", path_, ")"));
   }
   return static_cast<std::uint64_t>(size.QuadPart);
 }

@@ -54,8 +54,8 @@ absl::Status CheckAccessList(const std::string& path, PACL list) {
   for (DWORD i = 0; i < list->AceCount; ++i) {
     void* raw = nullptr;
     if (::GetAce(list, i, &raw) == 0) {
-      return OsError(static_cast<int>(::GetLastError()),
-                     absl::StrCat("GetAce(", path, ")"));
+      const auto error = static_cast<int>(::GetLastError());
+      return OsError(error, absl::StrCat("GetAce(", path, ")"));
     }
     const auto* header = static_cast<const ACE_HEADER*>(raw);
     // A rule for what is made in a folder, and one that denies, give nothing.

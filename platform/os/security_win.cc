@@ -32,14 +32,15 @@ absl::StatusOr<std::unique_ptr<TokenSid>> SidOfProcess(
   HANDLE raw = nullptr;
   if (::OpenProcessToken(reinterpret_cast<HANDLE>(process), TOKEN_QUERY,
                          &raw) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   absl::StrCat("OpenProcessToken(", process, ")"));
+    const auto error = static_cast<int>(::GetLastError());
+    return OsError(error, absl::StrCat("OpenProcessToken(", process, ")"));
   }
   const OsHandle token = OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw));
   auto sid = std::make_unique<TokenSid>();
   DWORD size = 0;
   if (::GetTokenInformation(raw, which, sid.get(), sizeof(*sid), &size) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
+    const auto error = static_cast<int>(::GetLastError());
+    return OsError(error,
                    absl::StrCat("GetTokenInformation(", int{which}, ")"));
   }
   return sid;

@@ -82,9 +82,9 @@ Program Program::Start(const std::string& path,
   if (::CreateProcessW(nullptr, line.data(), nullptr, nullptr,
                        /*inherit=*/TRUE, CREATE_UNICODE_ENVIRONMENT,
                        environment.data(), nullptr, &startup, &started) == 0) {
+    const auto error = static_cast<int>(::GetLastError());
     platform::Die(absl::StrCat(
-        platform::OsError(static_cast<int>(::GetLastError()),
-                          absl::StrCat("CreateProcessW(", file, ")"))
+        platform::OsError(error, absl::StrCat("CreateProcessW(", file, ")"))
             .message(),
         "; build the examples first"));
   }

@@ -19,6 +19,7 @@ SOUND = {
     "dev": "task_test() {\n}\n",
     "platform/CMakeLists.txt": "vmmshare_room(platform SOURCES os/os_${os}.cc)\n"
                                "if(P MATCHES \"^(x|y)$\" AND NOT MSVC)\n  target_sources(p PRIVATE base/x86.cc)\n",
+    "platform/os/os_win.cc": "return OsError(static_cast<int>(::GetLastError()), \"F()\");\n",
     "platform/os/os_posix.cc": "#ifdef __linux__\n#endif\nssize_t n;\n",
     "platform/base/x86.cc": "__attribute__((target(\"avx\"))) int f();\n",
     "platform/hostdriver/CMakeLists.txt": "add_library(h driver.cc)\n",
@@ -157,6 +158,9 @@ SPOILT = [
     ("WaitsAreOnConditionVariables", {"vmm/a.cc": "#include <latch>\n"}, "loses wakes"),
     ("WaitsGoByASteadyClock",
      {"vmm/a.cc": "const absl::Time end = absl::Now() + patience;\n"}, "use a Deadline"),
+    ("TheLastErrorIsReadFirst",
+     {"platform/os/os_win.cc": "return OsError(static_cast<int>(::GetLastError()),\n               absl::StrCat(a, b));\n"},
+     "platform/os/os_win.cc:1"),
     ("PresetsTolerateWarnings",
      {"CMakePresets.json": '{"cacheVariables": {"VMMSHARE_WARNINGS_AS_ERRORS": "ON"}}\n'},
      "CMakePresets.json:1"),

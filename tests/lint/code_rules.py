@@ -275,6 +275,18 @@ def waits_go_by_a_steady_clock(tree):
                 yield f"{name}:{line}: '{found.group(0)}' is the time of day, which can be set; use a Deadline"
 
 
+ERROR_BESIDE_A_CALL = re.compile(r"\bGetLastError\(\)\)?,\s*[\w:]+\(")
+
+
+def the_last_error_is_read_first(tree):
+    """No argument beside GetLastError() is a call: compilers order arguments as they like, and what a call allocates
+    may set another error."""
+    for name in tree.sources(".cc", ".h", ".c"):
+        for found in ERROR_BESIDE_A_CALL.finditer(tree.text(name)):
+            line = tree.text(name).count("\n", 0, found.start()) + 1
+            yield f"{name}:{line}: the argument behind GetLastError() may be made before it is asked; read it first"
+
+
 STRICT = re.compile(r'WARNINGS_AS_ERRORS|COMPILE_WARNING_AS_ERROR|-Werror|/WX')
 
 
@@ -381,6 +393,7 @@ RULES = {
     "LocksSayWhatTheyGuard": locks_say_what_they_guard,
     "WaitsAreOnConditionVariables": waits_are_on_condition_variables,
     "WaitsGoByASteadyClock": waits_go_by_a_steady_clock,
+    "TheLastErrorIsReadFirst": the_last_error_is_read_first,
     "PresetsTolerateWarnings": presets_tolerate_warnings,
     "PipesAreReadToTheirEnd": pipes_are_read_to_their_end,
     "ErrorTables": error_tables,

@@ -121,10 +121,10 @@ Child Child::Start(const std::string& name,
                        /*inherit=*/TRUE,
                        CREATE_UNICODE_ENVIRONMENT | CREATE_SUSPENDED,
                        environment.data(), nullptr, &startup, &started) == 0) {
-    platform::Die(
-        platform::OsError(static_cast<int>(::GetLastError()),
-                          absl::StrCat("CreateProcessW(child ", name, ")"))
-            .ToString());
+    const auto error = static_cast<int>(::GetLastError());
+    platform::Die(platform::OsError(
+                      error, absl::StrCat("CreateProcessW(child ", name, ")"))
+                      .ToString());
   }
   platform::Check(::AssignProcessToJobObject(Job(), started.hProcess) != 0,
                   "AssignProcessToJobObject() failed");
