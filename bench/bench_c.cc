@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver.h"
 #include "bench/must.h"
 #include "bench/report.h"
 #include "vmm/c/vmmshare.h"
@@ -176,11 +177,8 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  if (choice == "host") choice = VMMSHARE_HOSTDRIVER_PATH;
-  const std::string path = choice == "system" ? "" : choice;
-  const vmm::platform::Driver driver =
-      Must(path.empty() ? vmm::platform::Driver::LoadSystem()
-                        : vmm::platform::Driver::LoadFrom(path));
+  const vmm::platform::Driver driver = Must(bench::LoadDriver(choice));
+  if (choice == "host") choice = bench::HostDriverPath();
   const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
   const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
   const vmm::CurrentContext current = Must(context.MakeCurrent());
@@ -188,7 +186,7 @@ int main(int argc, char** argv) {
                driver.is_host_memory() ? "not a GPU figure\n" : "", "ns a call",
                "C++ p50", "C p50", "more", "C++ p99", "C p99");
   Cpp cpp(device, driver);
-  C c(path);
+  C c(choice == "system" ? "" : choice);
   double most = 0;
   most = std::max(most, PrintRow(
                             "allocate, free", 2, [&] { cpp.AllocateAndFree(); },

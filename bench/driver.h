@@ -13,15 +13,20 @@
 
 namespace bench {
 
-// As --driver says it: "system", a path, or "host" for the host-memory driver,
-// which VMMSHARE_HOSTDRIVER may name, else that of this build.
+// The file of the host-memory driver: what VMMSHARE_HOSTDRIVER names, else that
+// of this build; empty if it has none.
+inline std::string HostDriverPath() {
+  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
+  return path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH;
+}
+
+// As --driver says it: "system", a path, or "host" for the host-memory driver.
 inline absl::StatusOr<vmm::platform::Driver> LoadDriver(
     const std::string& choice) {
   using vmm::platform::Driver;
   if (choice == "system") return Driver::LoadSystem();
   if (choice != "host") return Driver::LoadFrom(choice);
-  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
-  const std::string host = path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH;
+  const std::string host = HostDriverPath();
   if (host.empty()) {
     return absl::NotFoundError(
         "--driver=host: this build has no host-memory driver; build with "
