@@ -99,6 +99,14 @@ def exhausted(program, folder):
     check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names_of(found),
           f"what the first had the others lack: {run.stdout}")
 
+    # The same where its blocks are made, and what is free then cannot be asked.
+    run, found = measure(program, folder / "unasked.json", "--quick", "--scenario=kth",
+                         "--routes=legacy-2MiB,dedicated", VMMSHARE_HOST_MEMORY="1G",
+                         VMMSHARE_HOST_FAIL="cuMemGetInfo:2:OUT_OF_MEMORY")
+    check("legacy IPC, own 2 MiB each: not available: cuMemGetInfo()" in run.stdout,
+          f"the first did not fail: {run.stdout}")
+    check("kth/dedicated/same/early/cpu" in names_of(found), f"what the first had the other lacks: {run.stdout}")
+
 
 def left_out(program, folder):
     """Too little memory already for the blocks that warm up; then for an import in the midst."""

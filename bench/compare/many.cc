@@ -169,7 +169,8 @@ absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
   return connection.End(items, status);
 }
 
-// The blocks of a turn, filled, and what they take.
+// The blocks of a turn, filled, and what they take. On failure nothing stays
+// allocated.
 absl::StatusOr<std::vector<Item>> Make(Bench& bench, Connection& connection,
                                        Costs& costs,
                                        absl::Span<const std::uint64_t> sizes,
@@ -182,8 +183,12 @@ absl::StatusOr<std::vector<Item>> Make(Bench& bench, Connection& connection,
       connection.Create(EvenlyPicked(sizes, samples->blocks), seed, &create_ns);
   costs.LeaveOut(static_cast<double>(ThreadCpuNs() - cpu));
   if (!items.ok()) return items.status();
-  ASSIGN_OR_RETURN(std::uint64_t after, bench.gpu.FreeBytes());
-  samples->taken = before > after ? before - after : 0;
+  const absl::StatusOr<std::uint64_t> after = bench.gpu.FreeBytes();
+  if (!after.ok()) {
+    connection.Free(*items).IgnoreError();
+    return after.status();
+  }
+  samples->taken = before > *after ? before - *after : 0;
   samples->create.push_back(create_ns);
   std::set<std::uint64_t> driver_blocks;
   samples->payload = 0;
