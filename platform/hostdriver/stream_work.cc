@@ -54,7 +54,8 @@ void Run(const std::shared_ptr<Stream>& stream) {
   Lock lock(state.mu);
   for (;;) {
     state.progress.wait(lock, [&] {
-      return !stream->queue.empty() || stream->closed || state.stopping;
+      return !stream->queue.empty() || (stream->closed && !stream->runs_here) ||
+             state.stopping;
     });
     if (state.stopping || stream->queue.empty()) break;
     Stream::Operation operation = std::move(stream->queue.front());
@@ -168,6 +169,10 @@ CUresult RunAndWait(State& state, Lock& lock,
     }
     stream->runs_here = false;
     if (!stream->IsIdle()) ++stream->completed;
+    // Destroyed meanwhile, and no worker to see to it.
+    if (stream->closed && !stream->has_worker) {
+      std::erase(state.draining, stream);
+    }
     state.progress.notify_all();
     return result;
   }

@@ -231,5 +231,44 @@ TEST_F(Waiting, ACopyThatWaitsKeepsItsStreamBusy) {
   EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
 }
 
+// The same when another thread destroys the stream beside it, whether or not a
+// thread of the driver's did the stream's earlier work.
+TEST_F(Waiting, ACopyThatWaitsIsWaitedForWhenItsStreamIsDestroyed) {
+  constexpr std::size_t kSize = 16 * kGranule;
+  const CUdeviceptr address = Memory(kSize);
+  ASSERT_EQ(FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (const bool worked : {false, true}) {
+    bool seen = false;
+    while (!seen && std::chrono::steady_clock::now() < late) {
+      CUstream stream = nullptr;
+      ASSERT_EQ(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                CUDA_SUCCESS);
+      if (worked) {
+        ASSERT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
+        ASSERT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+      }
+      std::vector<std::uint8_t> bytes(kSize);
+      std::atomic<bool> done = false;
+      std::thread copies([&, context = Current()] {
+        EXPECT_EQ(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+        EXPECT_EQ(cu.cuMemcpyDtoHAsync(bytes.data(), address, kSize, stream),
+                  CUDA_SUCCESS);
+        done = true;
+      });
+      while (!seen && !done) {
+        seen = cu.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+      }
+      EXPECT_EQ(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+      EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+      if (seen) {
+        EXPECT_EQ(bytes.back(), 1) << worked;
+      }
+      copies.join();
+    }
+    EXPECT_TRUE(seen);
+  }
+}
+
 }  // namespace
 }  // namespace vmm::testing
