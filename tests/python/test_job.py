@@ -629,6 +629,14 @@ def test_missing_ranks_take_no_second_each_over_a_store_that_counts_seconds(monk
     assert ("rank 63 of 128 was not asked" in said[-1]) == (kind is WithoutCheck)
 
 
+@pytest.mark.parametrize("timeout", [0.5, 1.5, 2, 2.5, 4.8, 30.3])
+def test_a_fence_over_a_store_that_counts_seconds_ends_in_time(monkeypatch, timeout):
+    store = LikeFile(monkeypatch)
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 2 did not come"):
+        vmmshare.job.store(store, 0, 2).fence(timeout)
+    assert timeout <= store.now <= timeout + 0.1
+
+
 def test_a_store_that_is_lost_says_so_when_it_is_looked_at(monkeypatch):
     class Lost(LikeFile):
         def check(self, keys):

@@ -264,13 +264,7 @@ def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") ->
             time.sleep(min(left, _LAST_LOOK))
         return store.get(key)
 
-    def get(key: str, timeout: float) -> "bytes | None":
-        nonlocal looks
-        if looks and timeout < 1:  # The wait() of a FileStore takes a second at least.
-            try:
-                return look(key, time.monotonic() + timeout)
-            except RuntimeError:  # Not every store has it; one that is lost says so next.
-                looks = False
+    def wait(key: str, timeout: float) -> "bytes | None":
         # Stores take whole milliseconds and leave out the rest; 0 of them is no look at all.
         milliseconds = max(math.ceil(timeout * 1e3), 1)
         until = time.monotonic() + timeout
@@ -281,6 +275,20 @@ def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") ->
                 raise
             return None
         return store.get(key)
+
+    def get(key: str, timeout: float) -> "bytes | None":
+        nonlocal looks
+        until = time.monotonic() + timeout
+        if looks:
+            # The wait() of a FileStore counts whole seconds, and ends up to one of them late.
+            value = wait(key, timeout - 1) if timeout >= 2 else None
+            if value is not None:
+                return value
+            try:
+                return look(key, until)
+            except RuntimeError:  # Not every store has it; one that is lost says so next.
+                looks = False
+        return wait(key, max(until - time.monotonic(), 0))
 
     deletes = True
 
