@@ -5,7 +5,8 @@
 // gives the same address for a pointer each time, and frees it at the first
 // cuMemFree() (measured). So what is done with one pool takes turns. No lock is
 // held over a driver call, and other pools do not wait: cuMemFree() may wait for
-// the GPU.
+// the GPU. What is opened is closed without memory of the host, but for the words
+// of an error: it is in destructors that it is closed.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_IMPORTED_POOLS_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_IMPORTED_POOLS_H_
 
@@ -13,7 +14,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -49,28 +49,33 @@ class ImportedPools {
  private:
   // Which driver, however often it was loaded: it has its pools once.
   using Entry = decltype(platform::DriverTable::cuMemPoolImportPointer);
-  using Pool = std::pair<Entry, CUmemoryPool>;
+  struct Pool {
+    explicit Pool(platform::Driver its) : driver(std::move(its)) {}
+    // Without a pointer, to be destroyed.
+    bool IsIdle() const { return pointers == 0 && !taken; }
+
+    platform::Driver driver;
+    std::uint64_t pointers = 0;
+    bool taken = false;  // Somebody has its turn.
+  };
   struct Pointer {
     CUmemoryPool pool = nullptr;
     std::uint64_t count = 0;
   };
+  using Pools = std::map<std::pair<Entry, CUmemoryPool>, Pool>;
+  using Pointers = std::map<std::pair<Entry, CUdeviceptr>, Pointer>;
 
-  void AwaitTurn(const Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status EndTurn(const platform::Driver& driver, const Pool& pool)
+  void AwaitTurn(const Pools::key_type& pool)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys what is idle, unless somebody may be about to use it. Unlocked
-  // while the driver is at it.
-  absl::Status DestroyIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasPointers(const Pool& pool) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // while the driver is at it. Its first error.
+  CUresult EndTurn(Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CUresult DestroyIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   platform::Mutex mutex_;
   platform::CondVar changed_;
-  std::map<std::pair<Entry, CUdeviceptr>, Pointer> pointers_
-      ABSL_GUARDED_BY(mutex_);
-  std::set<Pool> taken_ ABSL_GUARDED_BY(mutex_);  // Somebody has its turn.
-  // Without a pointer, to be destroyed.
-  std::map<Pool, platform::Driver> idle_ ABSL_GUARDED_BY(mutex_);
+  Pools pools_ ABSL_GUARDED_BY(mutex_);
+  Pointers pointers_ ABSL_GUARDED_BY(mutex_);
   // Calls of Open() that have, or may have, a pool which nothing here says is in
   // use: none is destroyed meanwhile.
   std::uint64_t opening_ ABSL_GUARDED_BY(mutex_) = 0;
