@@ -1,6 +1,7 @@
 // A pool that is refused memory for its books, wherever it asks for some, goes on
 // when there is memory again: it waits for nobody, and loses nothing. Nor does a
-// queue of retired memory; and memory that was made here goes without any.
+// queue of retired memory; and memory that was made here, or is another's, goes
+// without any.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/spared_driver.h"
 #include "tests/gpu/stream.h"
+#include "tests/ipc/hostile_owner.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/refused_memory.h"
 #include "vmm/c/hooks.h"
@@ -447,6 +450,54 @@ TEST_F(PoolMemoryTest, MemoryThatCannotBeRetiredStaysMappedAndTheCallers) {
         Must(queue->Drain(Late()));
         EXPECT_FALSE(is_mapped());
       });
+}
+
+// It forgets a segment of which a block is held.
+class ForgetfulOwner : public HostileOwner {
+ protected:
+  std::string StartOne() {
+    return Start([this](platform::Channel& channel, pool::ShareTable& table,
+                        pool::PeerId peer) {
+      Must(table.Publish(1, 0, kGranule));
+      Welcome(channel, table, peer);
+      Must(pool::SendNotice(channel, SegmentOf(memory_, 1), Late()));
+      AwaitGoOn();
+      Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
+      Must(pool::SendNotice(channel, pool::Closed(), Late()));
+    });
+  }
+  // Imports the block, and gives it back when its segment is forgotten.
+  template <typename PoolOfIt>
+  void GiveBack(PoolOfIt& pool) {
+    std::optional<ImportedBlock> block =
+        Must(pool.Import(TicketOf({0, 1}, 1, 0, kGranule), Late()));
+    const platform::Channel go_on = GoOn();
+    ExpectSoon([&] { return !pool.connection().ok(); });
+    EXPECT_EQ(pool.statistics().segments, 1u);
+    refusal = {0, /*lasts=*/true};
+    block.reset();
+    refusal = {};
+  }
+
+ private:
+  const Allocation memory_ = MakePattern(kGranule, 5);
+};
+
+// Both end in destructors, where nobody can be told.
+TEST_F(ForgetfulOwner, WhatItForgotGoesWithItsLastBlockWhereTheHostHasNone) {
+  std::unique_ptr<ImportedPool> pool =
+      Must(ImportedPool::Subscribe(SparedDriver(), StartOne(), {}, Late()));
+  GiveBack(*pool);
+  EXPECT_EQ(pool->statistics().segments, 0u);
+  refusal = {0, /*lasts=*/true};
+  pool.reset();
+  refusal = {};
+}
+
+TEST_F(ForgetfulOwner, WhatItForgotIsKeptForFencesWhereTheHostHasNone) {
+  const std::unique_ptr<pool::Subscription> pool = SubscribeAndKeep(StartOne());
+  GiveBack(*pool);
+  EXPECT_EQ(pool->statistics().segments, 1u);
 }
 
 }  // namespace

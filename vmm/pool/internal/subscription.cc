@@ -1,6 +1,7 @@
 #include "vmm/pool/internal/subscription.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,9 +76,12 @@ Subscription::~Subscription() {
   releasing_.clear();
   segments_.clear();
   kept_.clear();
-  // Only now is it true. If it cannot be sent, the owner waits for the end of
-  // this process instead.
-  SendBye(channel_, Deadline::In(kLeaveTimeout)).IgnoreError();
+  // Only now is it true. If it cannot be sent, be it for want of memory, the owner
+  // waits for the end of this process instead.
+  try {
+    SendBye(channel_, Deadline::In(kLeaveTimeout)).IgnoreError();
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void Subscription::ReceiveLoop(const SharedTableView& view) {

@@ -7,6 +7,7 @@
 #define VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -72,6 +73,8 @@ class Subscription : public platform::Abandonable {
     bool used = false;         // A block of it was imported.
   };
   using Segments = std::map<std::uint32_t, Segment>;  // By number.
+  // Out of the books, with the memory that they took there.
+  using Gone = std::multimap<std::uint32_t, Segment>;
   // A block that is given back.
   struct Place {
     std::uint32_t segment;  // In which it begins.
@@ -131,9 +134,10 @@ class Subscription : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segments::iterator FindSegment(std::uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes no memory of the host: it is called by destructors.
   void GiveBack(absl::Span<const Place> places);
   // Of one; what is forgotten and in no block any more goes to `gone`.
-  void GiveBackOne(const Place& place, std::vector<Segments::node_type>& gone)
+  void GiveBackOne(const Place& place, Gone& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a segment that is forgotten out of the books. What is returned is to
   // be unmapped without mutex_.
@@ -160,10 +164,10 @@ class Subscription : public platform::Abandonable {
       ranges_;  // For the receiving thread alone.
   bool keeps_ ABSL_GUARDED_BY(mutex_) = false;
   // Forgotten, and mapped.
-  std::vector<Segments::node_type> kept_ ABSL_GUARDED_BY(mutex_);
+  Gone kept_ ABSL_GUARDED_BY(mutex_);
   // Of these, those that could not be mapped.
   std::size_t unmapped_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Batch> releasing_ ABSL_GUARDED_BY(mutex_);
+  std::list<Batch> releasing_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t imported_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

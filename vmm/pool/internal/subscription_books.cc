@@ -20,9 +20,9 @@ ImportedPoolStatistics Subscription::statistics() const {
     ++all.segments;
     all.mapped += segment.memory->size();
   }
-  for (const Segments::node_type& kept : kept_) {
+  for (const auto& [number, segment] : kept_) {
     ++all.segments;
-    all.mapped += kept.mapped().memory->size();
+    all.mapped += segment.memory->size();
   }
   all.imported = imported_;
   for (const Batch& batch : releasing_) all.releasing += batch.places.size();
@@ -41,7 +41,7 @@ std::string Subscription::weakness() const {
   {
     const platform::MutexLock lock(mutex_);
     for (const auto& [number, segment] : segments_) count(segment);
-    for (const Segments::node_type& kept : kept_) count(kept.mapped());
+    for (const auto& [number, segment] : kept_) count(segment);
   }
   return DescribeWeakness(kind, disclosed);
 }

@@ -18,8 +18,7 @@ constexpr absl::Duration kLookAtPoints = absl::Milliseconds(1);
 
 }  // namespace
 
-void Subscription::GiveBackOne(const Place& place,
-                               std::vector<Segments::node_type>& gone) {
+void Subscription::GiveBackOne(const Place& place, Gone& gone) {
   table_->Release(place.slot);
   auto part = FindSegment(place.segment);
   std::uint64_t end =
@@ -30,7 +29,7 @@ void Subscription::GiveBackOne(const Place& place,
     end -= std::min(end, segment.size);
     const auto next = is_last ? segments_.end() : Next(segment);
     if (--segment.blocks == 0 && segment.forgotten) {
-      gone.push_back(TakeOut(part));
+      gone.insert(TakeOut(part));
     }
     if (is_last) return;
     part = next;
@@ -38,7 +37,7 @@ void Subscription::GiveBackOne(const Place& place,
 }
 
 void Subscription::GiveBack(absl::Span<const Place> places) {
-  std::vector<Segments::node_type> gone;
+  Gone gone;
   {
     platform::MutexLock lock(mutex_);
     imported_ -= places.size();
@@ -84,18 +83,16 @@ void Subscription::ReleaseLoop() {
   for (;;) {
     while (!stopping_ && releasing_.empty()) changed_.Wait(mutex_);
     if (stopping_) return;
-    std::vector<Batch> passed;
+    std::list<Batch> passed;
     // A stream whose work failed keeps its blocks: nobody knows what the GPU
     // still does with them.
     for (auto batch = releasing_.begin(); batch != releasing_.end();) {
       absl::StatusOr<bool> has_passed = HasPassed(batch->point);
       if (!has_passed.ok()) last_error_ = has_passed.status();
-      if (!has_passed.ok() || !*has_passed) {
-        ++batch;
-        continue;
+      const auto looked_at = batch++;
+      if (has_passed.ok() && *has_passed) {
+        passed.splice(passed.end(), releasing_, looked_at);
       }
-      passed.push_back(std::move(*batch));
-      batch = releasing_.erase(batch);
     }
     lock.Unlock();
     for (const Batch& batch : passed) GiveBack(batch.places);

@@ -118,13 +118,12 @@ absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place,
 bool Subscription::IsKept(const SegmentPlace& place, std::uint64_t size) const {
   const platform::MutexLock lock(mutex_);
   return place.range != 0 &&
-         std::any_of(kept_.begin(), kept_.end(),
-                     [&](const Segments::node_type& one) {
-                       const Segment& kept = one.mapped();
-                       return kept.place.range == place.range &&
-                              kept.place.offset < place.offset + size &&
-                              place.offset < kept.place.offset + kept.size;
-                     });
+         std::any_of(kept_.begin(), kept_.end(), [&](const auto& one) {
+           const Segment& kept = one.second;
+           return kept.place.range == place.range &&
+                  kept.place.offset < place.offset + size &&
+                  place.offset < kept.place.offset + kept.size;
+         });
 }
 
 void Subscription::KeepWhatIsForgotten() {
@@ -153,7 +152,7 @@ Subscription::Segments::node_type Subscription::TakeOut(
     placed_.erase(placed);
   }
   if (!keeps_ || !gone.mapped().used) return gone;
-  kept_.push_back(std::move(gone));
+  kept_.insert(std::move(gone));
   return {};
 }
 
