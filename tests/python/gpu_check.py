@@ -522,6 +522,91 @@ def check_numba_allocator():
     return serve_and_ask(use_numba_on_pool)
 
 
+# --- memory that goes back, or is used first, while the GPU works --------------------------
+
+
+SLOW = 40  # Products of large matrices: a second or less.
+
+
+def check_first_use_on_another_stream():
+    """Its stream comes after the work of who had the block before."""
+    import torch
+    side, matrix = torch.cuda.Stream(), torch.rand(8192, 8192, device="cuda")
+    matrix = matrix @ matrix / 8192
+    torch.zeros(16, dtype=torch.int32, device="cuda").fill_(3)
+    torch.cuda.synchronize()  # A kernel's first use may wait for the GPU.
+    with vs.Pool() as pool:
+        first = torch.from_dlpack(pool.empty(1 << 20, "int32"))
+        address = first.data_ptr()
+        for _ in range(SLOW):
+            matrix = matrix @ matrix / 8192
+        first.fill_(1)
+        del first
+        second = pool.empty(1 << 20, "int32")
+        assert second.ptr == address, "another block, so that this shows nothing"
+        with torch.cuda.stream(side):
+            filled = torch.from_dlpack(second)
+            filled.fill_(2)
+        busy = not torch.cuda.current_stream().query()
+        torch.cuda.synchronize()
+        assert busy, "the GPU was done too early, so that this shows nothing"
+        assert bool((filled == 2).all()), "written to by who had the block before"
+    return {}
+
+
+def use_jax_while_its_memory_goes():
+    import cupy
+    import jax
+    import jax.numpy as jnp
+
+    import vmmshare.cupy
+    import vmmshare.jax
+    size = 32 << 20
+
+    @jax.jit
+    def slow(matrix, x):
+        product = matrix
+        for _ in range(SLOW):  # Without a loop of JAX's, for whose end the host would wait.
+            product = product @ matrix / 16384
+        begin = jnp.isnan(product[0, 0]).astype("int32")  # So that `x` is read after it.
+        return jnp.sum(jax.lax.dynamic_slice(x, (begin,), (x.size - 1,)))
+
+    matrix = jnp.full((16384, 16384), 0.5, "float32")
+    slow(matrix, jnp.ones(size // 4, "int32")).block_until_ready()
+    pool = vs.Pool(cap=size, first_segment=size)
+    array = pool.empty(size // 4, "int32")
+    vmmshare.cupy.array(array)[:] = 1
+    cupy.cuda.get_current_stream().synchronize()
+    read = vmmshare.jax.array(array)
+    address = array.ptr
+    total = slow(matrix, read)
+    began = time.perf_counter()
+    array.close()
+    del read
+    assert not total.is_ready(), "the GPU was done too early, so that this shows nothing"
+    while True:
+        try:
+            again = pool.empty(size // 4, "int32")
+            break
+        except vs.errors.ResourceExhausted:
+            assert time.perf_counter() - began < 60, "JAX's memory did not come back"
+            time.sleep(0.001)
+    took = time.perf_counter() - began
+    assert again.ptr == address, "another block, so that this shows nothing"
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        vmmshare.cupy.array(again)[:] = 7
+    stream.synchronize()
+    assert int(total) == size // 4 - 1, f"JAX read {int(total)}, of memory that others had"
+    pool.release_stream(stream.ptr)
+    return {"back_after_s": took}
+
+
+def check_jax_while_its_memory_goes():
+    import jax  # noqa: F401: skipped without
+    return serve_and_ask(use_jax_while_its_memory_goes)
+
+
 def main():
     checks = {f"seen by {name}": (lambda name=name: check_library(name))
               for name in ("torch", "cupy", "jax", "numba", "cuda.core")}
@@ -530,7 +615,9 @@ def main():
                "single calls, us": check_calls, "speed": check_speed, "copies, GB/s": check_copies,
                "training": check_training, "regions": check_regions,
                "cupy's allocator": check_cupy_allocator,
-               "numba's allocator": check_numba_allocator}
+               "numba's allocator": check_numba_allocator,
+               "first use on another stream": check_first_use_on_another_stream,
+               "jax while its memory goes": check_jax_while_its_memory_goes}
     return run_checks(checks, [word for word in sys.argv[1:] if word != "--quick"])
 
 

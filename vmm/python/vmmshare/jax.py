@@ -32,7 +32,7 @@ def array(of: Array):
     """The jax.Array of an Array, which it keeps. JAX arrays do not change: nobody may write
     the memory while it exists.
 
-    JAX lets go of it when the last work that reads it is put on JAX's stream, not when that has
-    ended: call block_until_ready() on what is computed of it before its last reference goes.
+    Donate it to no computation: JAX writes the result into its memory. JAX 0.11.2 lets go of it
+    when the work that reads it has ended; docs/python.md says what of other versions.
     """
     return _library().dlpack.from_dlpack(_ReadOnly(of))
