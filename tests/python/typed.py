@@ -98,7 +98,8 @@ def in_turn(memory: vs.SymmetricMemory) -> int:
 def kept() -> vs.Allocation:
     with vs.Keeper(pathlib.Path("/run/keeper"), timeout=1) as keeper:
         vs.restorable(nbytes=4).restore(path=pathlib.Path("a"), offset=4, timeout=1)
-        vs.Server(directory=pathlib.Path("/run")), vs.Driver(b"/lib/libcuda.so.1")
+        vs.Server(directory=pathlib.Path("/run"), max_sessions=8, max_leases=8)
+        vs.Driver(b"/lib/libcuda.so.1")
         print(vs.broker.list(directory=pathlib.Path("/run")), vs.doctor(pathlib.Path("/a")))
         print(vs.weights.list(address=pathlib.Path("/run/keeper")))
         print(vs.keeper.list(timeout=3)[0]["name"], vs.doctor()["driver"])

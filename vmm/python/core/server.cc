@@ -1,10 +1,13 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/path.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -18,10 +21,24 @@ struct Share {
   std::shared_ptr<vmmshare_server> server;
 };
 
-void Start(Server* self, const PathLike& directory) {
+// The C interface takes 0 for its default.
+std::uint32_t LimitOf(std::uint64_t given, const char* name) {
+  if (given == 0 || given > std::numeric_limits<std::uint32_t>::max()) {
+    throw nb::value_error((std::string(name) + " is " + std::to_string(given) +
+                           "; expected 1 to 2**32 - 1")
+                              .c_str());
+  }
+  return static_cast<std::uint32_t>(given);
+}
+
+void Start(Server* self, const PathLike& directory,
+           UInt64<"max_sessions"> max_sessions,
+           UInt64<"max_leases"> max_leases) {
   const std::string folder = PathOf(directory, "directory");
   auto options = Sized<vmmshare_server_options>();
   options.directory = folder.empty() ? nullptr : folder.c_str();
+  options.max_sessions = LimitOf(max_sessions, "max_sessions");
+  options.max_leases = LimitOf(max_leases, "max_leases");
   new (self) Server{Holder<vmmshare_server>(
       Make(&vmmshare_server_close,
            [&](vmmshare_server** made, vmmshare_error** error) {
@@ -74,10 +91,14 @@ void DefineServer(nb::module_& module) {
   nb::class_<Server> server(
       module, "Server",
       "Serves memory to processes of the same user. serve() uses one of the "
-      "process's own;\nanother is for another folder.");
+      "process's own;\nanother is for another folder, or other limits.");
   server
       .def("__init__", &Start, nb::kw_only(), nb::arg("directory") = "",
-           "`directory`: the folder of its socket.")
+           nb::arg("max_sessions") = 64, nb::arg("max_leases") = 256,
+           "`directory`: the folder of its socket. `max_sessions`: how many "
+           "connections to its pools\nand FencePools there may be at once. "
+           "`max_leases`: how often its Allocations may be open.\nA process "
+           "has at most half of either.")
       .def("share", &ShareOf, nb::arg("what"),
            "Serves a Pool, an Allocation or a FencePool while the Share "
            "exists.")

@@ -29,7 +29,10 @@ absl::StatusOr<std::unique_ptr<Endpoint::Server>> Endpoint::Server::Start(
            .limits = {options.max_sessions, options.max_user_sessions,
                       options.max_process_sessions},
            .owner = "the owner",
-           .remedy = "EndpointOptions::max_sessions and its like raise that",
+           .remedy = "Raise max_sessions where it is served: in C++ "
+                     "EndpointOptions::max_sessions or its like, in C "
+                     "vmmshare_server_options::max_sessions, in Python "
+                     "vmmshare.Server(max_sessions=)",
            .failed = [raw = server.get()](
                          const absl::Status& why) { raw->Record(why); },
            .tidy = [raw = server.get()] { return raw->Tidy(); }}));

@@ -34,8 +34,10 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::PeerCredentials peer,
   for (const auto& [entry, holder] : holders_) tally.Count(holder.credentials);
   RETURN_IF_ERROR(platform::Annotate(
       tally.Check(limits_, "the owner", "leases"), "",
-      "Open several tickets with one OpenTickets(), which is one lease, or "
-      "raise EndpointOptions::max_leases and its like"));
+      "Raise max_leases where it is served: in C++ EndpointOptions::max_leases "
+      "or its like, in C vmmshare_server_options::max_leases, in Python "
+      "vmmshare.Server(max_leases=). Or share blocks of a pool, whose importer "
+      "has no lease here; from C++ OpenTickets() opens several for one lease"));
   const Entry entry{next_++};
   Holder& holder = holders_
                        .emplace(entry, Holder{std::move(peer), absl::Now(),
