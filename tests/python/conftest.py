@@ -87,11 +87,11 @@ def remote(pool):
 class KeeperProcess:
     """`vmmshare keep`, at an address of its own."""
 
-    def __init__(self):
+    def __init__(self, *options):
         self.folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
         self.address = f"{self.folder}/k"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vmmshare", "keep", f"--address={self.address}"],
+            [sys.executable, "-m", "vmmshare", "keep", f"--address={self.address}", *options],
             stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline().strip() == self.address  # It serves.
 
@@ -105,8 +105,9 @@ class KeeperProcess:
 
 
 @pytest.fixture
-def keeper(driver):
-    made = KeeperProcess()
+def keeper(driver, request):
+    """With the options of an indirect parameter."""
+    made = KeeperProcess(*getattr(request, "param", ()))
     yield made
     made.go_on()
     made.process.send_signal(signal.SIGTERM)

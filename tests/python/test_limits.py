@@ -1,5 +1,7 @@
 """How many may have what a server serves, and what is told to who comes then."""
 
+import threading
+
 import pytest
 
 import vmmshare as vs
@@ -28,6 +30,26 @@ def test_more_than_by_default(driver, limit, make, connect):
         opened = [connect(str(share), timeout=60) for _ in range(most + 1)]
         for one in opened:
             one.close()
+
+
+@SERVED
+def test_who_waits_for_ever_has_the_next_place(driver, limit, make, connect):
+    with vs.Server(**{limit: 4}) as server, make() as own, server.share(own) as share:
+        with connect(str(share)), connect(str(share)) as second:
+            leaves = threading.Timer(0.5, second.close)
+            leaves.start()
+            connect(str(share), timeout=None).close()
+            leaves.join()
+
+
+@pytest.mark.parametrize("keeper", [["--max-connections=2"]], indirect=True)
+def test_who_waits_for_ever_has_the_keepers_next_place(keeper):
+    with vs.Keeper(keeper.address) as first, vs.Keeper(keeper.address) as late:
+        assert first.list() == []  # A process has half of them.
+        leaves = threading.Timer(0.5, first.close)
+        leaves.start()
+        assert late.list(timeout=None) == []
+        leaves.join()
 
 
 @pytest.mark.parametrize("limit", ["max_sessions", "max_leases"])

@@ -205,6 +205,19 @@ def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own, timeout)
         assert not theirs.released and theirs.recalled_in is None
 
 
+def test_who_connects_for_ever_waits_until_it_is_restored(own):
+    own.release()
+    wakes = threading.Timer(0.5, own.restore)
+    wakes.start()
+    with vs.connect_restorable(own.text, timeout=None) as theirs:
+        wakes.join()
+        assert not theirs.released
+    own.release()
+    with pytest.raises(vs.errors.ResourceExhausted, match="Wait longer, or have the owner restore"):
+        vs.connect_restorable(own.text, timeout=2)
+    own.restore()
+
+
 @pytest.mark.parametrize("timeout", [60, None])
 def test_ctrl_c_ends_a_restore_by_a_function_that_waits_its_turn(own, timeout):
     def restore():

@@ -57,7 +57,8 @@ VMMSHARE_API const char* vmmshare_share_text(const vmmshare_share* share);
 //   PERMISSION_DENIED   it is another user's, or not shared with this one
 //   INVALID_ARGUMENT    no such text, or damaged
 //   UNIMPLEMENTED       of another release
-//   RESOURCE_EXHAUSTED  the owner had no room for another peer in that time
+//   RESOURCE_EXHAUSTED  the owner had no room for another peer in that time; with
+//                       VMMSHARE_FOREVER it is asked once
 //   DEADLINE_EXCEEDED   the owner did not answer in that time
 //   else                why it cannot be mapped here
 VMMSHARE_API vmmshare_status

@@ -33,7 +33,7 @@ void CreatePool(FencePool* self, nb::handle device) {
 Object<FencePool> OpenPool(const std::string& text, nb::handle device,
                            nb::handle timeout) {
   WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   auto pool =
       MakeOnAThread(&vmmshare_fence_pool_close,
                     [on = DeviceOf(device), text, timeout_ns](

@@ -19,7 +19,7 @@ struct Fetched {
 
 void Fetch(Fetched* self, const std::string& text, nb::handle timeout) {
   WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   new (self) Fetched{Holder<vmmshare_fetched>(
       MakeOnAThread(&vmmshare_fetched_close,
                     [driver = DefaultDriver(), text, timeout_ns](

@@ -56,7 +56,7 @@ using NamedCall = vmmshare_status (*)(vmmshare_keeper*, const char*,
 template <NamedCall named>
 void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
   WithoutNul(name);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   Wait(self, named == &vmmshare_keeper_lock, [&] {
     MustOnAThread([keeper = self.handle.shared(), name,
                    timeout_ns](vmmshare_error** error) {
@@ -67,7 +67,7 @@ void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
 
 void Connect(Keeper* self, const PathLike& path, nb::handle timeout) {
   const std::string address = PathOf(path, "address");
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   new (self) Keeper{Holder<vmmshare_keeper>(MakeOnAThread(
       &vmmshare_keeper_close,
       [address, timeout_ns](vmmshare_keeper** made, vmmshare_error** error) {
@@ -80,7 +80,7 @@ void Connect(Keeper* self, const PathLike& path, nb::handle timeout) {
 void Put(Keeper& self, const std::string& name, const Allocation& memory,
          nb::handle timeout) {
   WithoutNul(name);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   Wait(self, false, [&] {
     MustOnAThread([keeper = self.handle.shared(), name, timeout_ns,
                    own = memory.handle.shared()](vmmshare_error** error) {
@@ -93,7 +93,7 @@ void Put(Keeper& self, const std::string& name, const Allocation& memory,
 Object<Allocation> Attach(Keeper& self, const std::string& name, bool writable,
                           nb::handle timeout, nb::handle device) {
   WithoutNul(name);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   const ImportChoice choice(writable, device);
   auto memory = Wait(self, false, [&] {
     return MakeOnAThread(
@@ -111,7 +111,7 @@ Object<Allocation> Attach(Keeper& self, const std::string& name, bool writable,
 }
 
 nb::object List(Keeper& self, nb::handle timeout) {
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   const auto text = Wait(self, false, [&] {
     return MakeOnAThread(
         &vmmshare_text_free, [keeper = self.handle.shared(), timeout_ns](

@@ -16,14 +16,14 @@ namespace vmm::python {
 
 // What `open`, which is vmmshare_memory_open() or one of its shape, makes of
 // `text`; `close` closes it. Raises what it answers, ValueError for a text with a
-// zero byte, and as NanosecondsOf() for a `timeout` that is none.
+// zero byte, and as NanosecondsToAsk() for a `timeout` that is none.
 template <typename T, typename Close, typename Open>
 std::shared_ptr<T> OpenByText(const std::shared_ptr<vmmshare_driver>& driver,
                               Close close, Open open, const std::string& text,
                               const ImportChoice& choice,
                               nanobind::handle timeout) {
   WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   return MakeClosedByOnAThread<T>(
       std::move(close), [driver, open, text, choice, timeout_ns](
                             T** made, vmmshare_error** error) {

@@ -133,11 +133,7 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   std::optional<std::string> file;
   if (!path.is_none()) file = PathOf(path, "path");
   const auto memory = self.handle.shared();
-  std::int64_t timeout_ns = NanosecondsOf(timeout);
-  // The C interface asks once then; here None waits for ever, as everywhere.
-  if (timeout_ns == VMMSHARE_FOREVER && !IsOwn(memory.get())) {
-    timeout_ns = VMMSHARE_FOREVER - 1;  // Some 292 years.
-  }
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   auto options = Sized<vmmshare_restore_options>();
   if (file.has_value()) options.path = file->c_str();
   options.offset = offset;

@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
@@ -104,6 +105,10 @@ std::int64_t NanosecondsOf(nb::handle timeout) {
   constexpr double kMostSeconds = 9e9;  // About what fits.
   if (seconds >= kMostSeconds) return VMMSHARE_FOREVER;
   return static_cast<std::int64_t>(seconds * 1e9);
+}
+
+std::int64_t NanosecondsToAsk(nb::handle timeout) {
+  return std::min(NanosecondsOf(timeout), VMMSHARE_FOREVER - 1);
 }
 
 std::int64_t NanosecondsWithin(double seconds) {

@@ -21,6 +21,10 @@ namespace vmm::python {
 // Of a `timeout` in seconds; None waits for ever. ValueError for NaN.
 std::int64_t NanosecondsOf(nanobind::handle timeout);
 
+// The same for a call that asks a server, which may have no room or have released
+// the memory: without an end the C interface asks once, and None is 292 years here.
+std::int64_t NanosecondsToAsk(nanobind::handle timeout);
+
 // Of the seconds of a recall. ValueError unless they are 0 to 1e9, 30 years.
 std::int64_t NanosecondsWithin(double seconds);
 // Until what is asked back is to be given back; none while nobody asks, which is

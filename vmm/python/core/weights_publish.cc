@@ -74,7 +74,7 @@ std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
                       const std::string& name, bool checksum_all,
                       nb::handle timeout) {
   WithoutNul(name);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   const auto generation = std::make_shared<std::uint64_t>(0);
   const std::uint32_t flags = checksum_all ? VMMSHARE_WEIGHTS_CHECKSUM_ALL : 0u;
   // Let go of by whoever has it last: the thread, or this if there is none.

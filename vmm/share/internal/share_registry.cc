@@ -138,7 +138,8 @@ absl::StatusOr<std::vector<ShareRegistry::Found>> ShareRegistry::Find(
     }
     if (entry.what == Served()) {
       return absl::ResourceExhaustedError(
-          "its owner has released the memory and not restored it yet");
+          "its owner has released the memory and not restored it yet. Wait "
+          "longer, or have the owner restore it");
     }
     all.push_back({entry.what, entry.options.access});
   }
