@@ -60,6 +60,7 @@ class Limits(unittest.TestCase):
                                    r"\(ulimit -n\) are left; allow it at least (\d+)", said)
                 # What the reader of a ring hears of an owner who had none left.
                 self.assertTrue(named or f"the owner may open {limit} descriptors (RLIMIT_NOFILE)" in said, said)
+                self.assertNotRegex(said, r"allow it at least \d+\. The owner has ended")
                 advised.update(int(enough) for _, enough in named)
         self.assertTrue(worked)
         self.assertTrue(advised)

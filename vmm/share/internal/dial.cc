@@ -36,10 +36,12 @@ absl::StatusOr<Granted> DialShare(
     ASSIGN_OR_RETURN(platform::Channel channel,
                      Connect(address, owners, what, deadline));
     // A child that it forked may have its sockets, where nobody answers.
+    const absl::Status bound = channel.EndWithItsProcess();
     RETURN_IF_ERROR(platform::Annotate(
-        channel.EndWithItsProcess(),
-        absl::StrCat("nobody can be asked for ", what),
-        "The owner has ended, and left a forked child behind."));
+        bound, absl::StrCat("nobody can be asked for ", what),
+        absl::IsNotFound(bound)
+            ? "The owner has ended, and left a forked child behind."
+            : ""));
     const absl::Status asked = protocol::SendOpen(channel, keys, deadline);
     if (absl::IsUnavailable(asked)) {
       *busy = Busy::kUnread;
