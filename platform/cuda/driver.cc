@@ -1,5 +1,7 @@
 #include "platform/cuda/driver.h"
 
+#include <array>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,20 @@ using GetProcAddress12 = CUresult(CUDAAPI*)(const char*, void**, int,
 
 // A symbol that only the host-memory driver has (hostdriver/host_driver.h).
 constexpr char kHostDriverMark[] = "vmmshareHostDriverVersion";
+
+// Refuses an environment that would make the host-memory driver end the program.
+absl::Status CheckSettings(const std::string& origin,
+                           const Driver::Lookup& lookup) {
+  const auto check = reinterpret_cast<int (*)(char*, std::size_t)>(
+      lookup("vmmshareHostCheckSettings"));
+  std::array<char, 512> why{};
+  if (check == nullptr || check(why.data(), why.size()) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(origin, " cannot be used: ", why.data(),
+                   ". Correct that variable, or unset it"));
+}
 
 // Resolves `name` as it was in CUDA `version`, so that a newer driver answers
 // the signature this library was compiled against.
@@ -148,6 +164,7 @@ absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   IsForkedChild();    // A use of vmmshare: records this process.
   GrowHandleTable();  // Before the driver starts threads.
+  RETURN_IF_ERROR(CheckSettings(name, lookup));
   ASSIGN_OR_RETURN(const Resolver resolver, Resolver::Make(name, lookup));
 
   auto state = std::make_shared<State>();

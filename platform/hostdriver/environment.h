@@ -10,8 +10,6 @@
 #include <system_error>
 #include <vector>
 
-#include "platform/hostdriver/misuse.h"
-
 namespace vmm::hostdriver {
 
 // The value of an environment variable; nullptr when unset or empty.
@@ -20,11 +18,9 @@ inline const char* Value(const char* name) {
   return value == nullptr || *value == '\0' ? nullptr : value;
 }
 
-[[noreturn]] inline void BadValue(const char* name, const std::string& value,
-                                  const std::string& expected) {
-  Stop(std::string("the environment has ") + name + "=" + value +
-       "; expected " + expected);
-}
+// Stop()s, but for who asks first: vmmshareHostCheckSettings() answers it.
+[[noreturn]] void BadValue(const char* name, const std::string& value,
+                           const std::string& expected);
 
 // The number that all of `text` spells.
 template <typename Number>

@@ -1,5 +1,7 @@
 #include "platform/hostdriver/failures.h"
 
+#include <memory>
+
 #include "platform/hostdriver/entry_points.h"
 #include "platform/hostdriver/environment.h"
 #include "platform/hostdriver/error_names.h"
@@ -8,13 +10,13 @@ namespace vmm::hostdriver {
 
 Failures& Failures::Get() {
   static Failures& failures = *[] {
-    auto* made = new Failures;
+    auto made = std::make_unique<Failures>();
     const char* rules = Value("VMMSHARE_HOST_FAIL");
     if (rules != nullptr && !made->Set(rules)) {
       BadValue("VMMSHARE_HOST_FAIL", rules,
                "rules such as cuMemMap:3:OUT_OF_MEMORY, separated by ';'");
     }
-    return made;
+    return made.release();
   }();
   return failures;
 }

@@ -17,7 +17,8 @@
 // those of cuda.h.
 //
 // Environment, read once, at the first cuInit that succeeds. A value that
-// cannot be understood ends the program with a line that names it.
+// cannot be understood ends the program with a line that names it; vmmshare asks
+// before (vmmshareHostCheckSettings), and returns INVALID_ARGUMENT.
 //   VMMSHARE_HOST_DEVICES   number of devices, 0 to 64; default 2
 //   VMMSHARE_HOST_MEMORY    bytes of each device; suffix K, M or G; default 4G
 //   VMMSHARE_HOST_PEERS     "all" (default), "none", or pairs of device numbers
@@ -215,6 +216,11 @@ extern "C" {
 
 // The version of this driver. Its presence tells it from NVIDIA's.
 int vmmshareHostDriverVersion();
+
+// Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE) where the environment has a value
+// that cannot be understood: cuInit would end the program. `why`, of `size` bytes,
+// has the line that names it then, ended by a zero.
+int vmmshareHostCheckSettings(char* why, std::size_t size);
 
 // Writes the first `size` bytes of the ledger (sizeof(VmmshareHostLedger)).
 // Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE) for null or a larger size.

@@ -58,7 +58,7 @@ void TellHowToRegister(const std::string& name) {
       name.c_str());
 }
 
-void LoadKernels(const std::string& path) {
+VmmshareHostKernels OpenKernels(const std::string& path) {
   std::string why;
   const VmmshareHostKernels fill = OpenKernelLibrary(path, &why);
   if (fill == nullptr) {
@@ -67,7 +67,11 @@ void LoadKernels(const std::string& path) {
              "vmmshareHostKernels; " +
                  why);
   }
-  fill(&vmmshareHostAddKernel);
+  return fill;
+}
+
+void LoadKernels(const std::string& path) {
+  OpenKernels(path)(&vmmshareHostAddKernel);
 }
 
 }  // namespace vmm::hostdriver

@@ -36,8 +36,10 @@ std::shared_ptr<const Kernel> FindKernel(std::string_view name);
 // Says once on standard error, for each name, how to register a kernel.
 void TellHowToRegister(const std::string& name);
 
-// Loads the library at `path` and lets it register its kernels. Stop()s where
-// it cannot: the environment named it. It stays loaded.
+// Loads the library at `path`, which stays loaded: the function that registers its
+// kernels. BadValue() where it cannot: the environment named it.
+VmmshareHostKernels OpenKernels(const std::string& path);
+// Lets it register them, too.
 void LoadKernels(const std::string& path);
 
 // The function vmmshareHostKernels of the library at `path`, an absolute one.

@@ -10,6 +10,7 @@
 
 #include "platform/hostdriver/config.h"
 #include "platform/hostdriver/environment.h"
+#include "platform/hostdriver/host_driver.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -20,6 +21,7 @@ constexpr int kUninitialized = 1;
 constexpr int kInvalidArgument = 2;
 constexpr int kNotFound = 6;
 constexpr int kArgumentVersionMismatch = 25;
+constexpr int kUnknown = 999;
 
 // NVML's layout of nvmlGpuFabricInfo_v2_t, and the version that names it.
 struct FabricInfo {
@@ -91,7 +93,11 @@ using namespace vmm::hostdriver;
 #pragma GCC visibility push(default)
 extern "C" {
 
-int nvmlInit_v2() { return Fails("nvmlInit_v2"); }
+int nvmlInit_v2() {
+  char why[1];  // Who loads the driver is told.
+  if (vmmshareHostCheckSettings(why, sizeof(why)) != 0) return kUnknown;
+  return Fails("nvmlInit_v2");
+}
 
 int nvmlShutdown() { return Fails("nvmlShutdown"); }
 

@@ -285,6 +285,27 @@ def test_a_message_of_the_keepers_names_what_python_has(keeper):
     assert not re.search(OF_OTHER_LANGUAGES, str(raised.value))
 
 
+@pytest.mark.parametrize("name, value, expected", [
+    ("VMMSHARE_HOST_MEMORY", "foo", "bytes, or such as 512M"),
+    ("VMMSHARE_HOST_INSTANCE", "a b", "1 to 32 letters"),
+    ("VMMSHARE_HOST_INSTANCE", "a" * 33, "1 to 32 letters"),
+    ("VMMSHARE_HOST_VERSION", "9.0", "a version from 12.0"),
+    ("VMMSHARE_HOST_FAIL", "cuMemMap", "rules such as"),
+])
+def test_a_setting_of_the_host_driver_that_cannot_be_is_an_error(name, value, expected):
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", "import os, vmmshare.testing as t, vmmshare.errors as e\n"
+         "try: t.use_host_driver()\n"
+         "except e.InvalidArgument as why: print(why, why.remedy, sep='|')\n"
+         f"del os.environ['{name}']; t.use_host_driver(); print('goes on')"],
+        env={**os.environ, name: value}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    said, remedy = done.stdout.splitlines()[0].split("|")
+    assert f"the environment has {name}={value}; expected {expected}" in said
+    assert remedy == "Correct that variable, or unset it"
+    assert done.stdout.endswith("goes on\n")
+
+
 def test_a_shape_that_cannot_be_is_named(pool):
     with pytest.raises(ValueError, match=r"the shape \(3, -1\) has a length below 0"):
         pool.empty((3, -1), "int8")

@@ -40,10 +40,10 @@ Loaded LoadHostDriver() {
   if (named != nullptr && *named != '\0') {
     absl::StatusOr<Driver> driver = Driver::LoadFrom(named);
     if (!driver.ok()) {
-      driver = platform::Annotate(driver.status(),
-                                  "--driver=host and VMMSHARE_HOSTDRIVER",
-                                  "The variable names this file; unset it to "
-                                  "have the one that was installed");
+      driver = platform::Annotate(
+          driver.status(), "--driver=host and VMMSHARE_HOSTDRIVER",
+          "VMMSHARE_HOSTDRIVER names this file; unset it to "
+          "have the one that was installed");
     }
     return {named, std::move(driver)};
   }
