@@ -578,6 +578,7 @@ static void BadArgumentsAreRefused(void) {
   // What asks for nothing takes anything.
   CHECK(vmmshare_memory_address(NULL) == 0);
   CHECK(strcmp(vmmshare_share_text(NULL), "") == 0);
+  CHECK(strcmp(vmmshare_server_address(NULL), "") == 0);
   CHECK(vmmshare_error_cuda_result(NULL) == -1);
   vmmshare_device_uuid(device, NULL);
   vmmshare_memory* host = HostMemory(device, 4096);

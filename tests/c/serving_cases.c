@@ -23,6 +23,7 @@ void AServerHasItsLimits(void) {
   char socket[64];
   snprintf(socket, sizeof(socket), "%s/own", directory);
   CHECK(access(socket, F_OK) == 0);
+  CHECK(strcmp(vmmshare_server_address(server), socket) == 0);
   vmmshare_server* second = NULL;
   FAILS(VMMSHARE_ALREADY_EXISTS, "own",
         vmmshare_server_start(&options, &second, &error));

@@ -273,6 +273,14 @@ def test_an_entry_that_somebody_removed(foreign, folder):
         path.unlink()
 
 
+def test_an_owner_whose_sockets_folder_was_removed_publishes_anew(foreign, folder, peer):
+    publish("kv", foreign, folder).close()
+    shutil.rmtree(folder)
+    os.mkdir(folder, 0o700)
+    with publish("kv", foreign, folder):
+        assert peer(f"vs.broker.fetch('kv', directory={folder!r}).nbytes") == 4096
+
+
 def test_a_close_that_the_system_refuses_serves_it_no_more_and_lets_go_of_the_name(foreign, folder):
     published = publish("kv", foreign, folder)
     entries = pathlib.Path(folder, f"broker-{os.geteuid()}")

@@ -1,5 +1,8 @@
 """Two processes."""
 
+import os
+import shutil
+import tempfile
 import threading
 import time
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 import vmmshare as vs
+from conftest import PeerRaised
 
 
 def test_a_block_is_seen_by_another_process(pool, peer):
@@ -22,6 +26,23 @@ def test_a_block_is_seen_by_another_process(pool, peer):
         peer("del array")
         pool.wait_returned(timeout=10)
         assert pool.leases() == []
+
+
+def test_who_serves_after_the_sockets_folder_was_removed_is_reached(pool, peer, monkeypatch):
+    folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
+    monkeypatch.setattr(vs, "_server", None)
+    monkeypatch.delenv("NVIDIA_DRA_LOCAL_IPC_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    with vs.serve(pool) as before:
+        shutil.rmtree(folder)  # As at the end of the user's last login.
+        os.mkdir(folder, 0o700)
+        with pytest.raises(PeerRaised, match="NotFound"):
+            peer(f"vs.connect({str(before)!r}, timeout=10)")
+        with vs.serve(pool) as share, vs.serve(pool) as another:
+            peer(f"one, other = [vs.connect(each) for each in {[str(share), str(another)]}]")
+            peer("one.close(); other.close()")
+        assert len(os.listdir(f"{folder}/vmmshare")) == 1  # One server has both.
+    shutil.rmtree(folder)
 
 
 def test_what_a_peer_holds_is_not_used_again(pool, peer):

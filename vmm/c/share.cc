@@ -57,6 +57,11 @@ vmmshare_status vmmshare_server_start(const vmmshare_server_options* options,
 
 void vmmshare_server_close(vmmshare_server* server) { vmm::c::Close(server); }
 
+const char* vmmshare_server_address(const vmmshare_server* server) {
+  if (!Check(server).ok()) return "";
+  return server->endpoint->address().c_str();
+}
+
 vmmshare_status vmmshare_server_share_memory(vmmshare_server* server,
                                              const vmmshare_memory* memory,
                                              vmmshare_share** share,

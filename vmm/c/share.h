@@ -33,6 +33,10 @@ VMMSHARE_API vmmshare_status
 vmmshare_server_start(const vmmshare_server_options* options,
                       vmmshare_server** server, vmmshare_error** error);
 VMMSHARE_API void vmmshare_server_close(vmmshare_server* server);
+// The path of its socket, which lives as long as the server. Once something else has
+// removed that, as the end of a login does $XDG_RUNTIME_DIR, nobody can connect any
+// more: start another server.
+VMMSHARE_API const char* vmmshare_server_address(const vmmshare_server* server);
 
 // What a server serves, until it is closed. It keeps the memory.
 typedef struct vmmshare_share vmmshare_share;

@@ -99,6 +99,14 @@ void DefineServer(nb::module_& module) {
            "connections to its pools\nand FencePools there may be at once. "
            "`max_leases`: how often its Allocations may be open.\nA process "
            "has at most half of either.")
+      // Bytes, for a folder's name may be no UTF-8.
+      .def_prop_ro("_address",
+                   [](const Server& self) {
+                     const auto own = self.handle.shared();
+                     const char* const path =
+                         vmmshare_server_address(own.get());
+                     return nb::bytes(path);
+                   })
       .def("share", &ShareOf, nb::arg("what"),
            "Serves a Pool, an Allocation or a FencePool while the Share "
            "exists.")

@@ -129,8 +129,10 @@ def serve(what: "Pool | Allocation | FencePool") -> Share:
 
 def _own_server() -> Server:
     global _server
-    # A forked child's server is its own.
-    if _server is None or _server[0] != _os.getpid():
+    # A forked child's server is its own. Where its socket was removed, as the end of a login does,
+    # nobody can connect any more.
+    if (_server is None or _server[0] != _os.getpid()
+            or not _os.path.exists(_server[1]._address)):
         _server = (_os.getpid(), Server())
     return _server[1]
 

@@ -42,7 +42,8 @@ _servers: "dict[str, tuple[int, Server]]" = {}
 def _server(directory: Path) -> Server:
     folder = folder_of(directory)  # The environment may name another one by now.
     pid, server = _servers.get(folder, (0, None))
-    if server is None or pid != os.getpid():  # A forked child's is its own.
+    # A forked child's is its own. Nobody can connect to one whose socket was removed.
+    if server is None or pid != os.getpid() or not os.path.exists(server._address):
         server = Server(directory=directory)
         _servers[folder] = (os.getpid(), server)
     return server

@@ -21,8 +21,8 @@ absl::StatusOr<platform::Channel> Connect(const std::string& address,
   return platform::Annotate(
       channel.status(), absl::StrCat("nobody can be asked for ", what),
       absl::IsNotFound(channel.status())
-          ? "The owner has ended, or its socket directory is not mounted "
-            "here (containers must share it, at the same path)."
+          ? "The owner has ended, or its socket's folder was removed or is not "
+            "mounted here (containers must share it, at the same path)."
           : "");
 }
 
