@@ -150,8 +150,10 @@ absl::StatusOr<Driver> Driver::LoadSystem() {
     return Annotate(
         library.status(), "",
         "Install the NVIDIA driver (in a container: run it with the NVIDIA "
-        "runtime; in WSL2: on Windows), or name the host-memory driver "
-        "explicitly to run without a GPU.");
+        "runtime; in WSL2: on Windows). To run without a GPU load the "
+        "host-memory driver: from Python by "
+        "vmmshare.testing.use_host_driver(), from C++ and C by its path, of a "
+        "command by --driver=host.");
   }
   return LoadFromLookup(library->path(), library->AsLookup());
 }

@@ -19,7 +19,7 @@ absl::Status CheckListed(const PeerCredentials& peer,
   }
   return absl::PermissionDeniedError(absl::StrCat(
       "the peer is ", Describe(peer), ", and only these users may connect: ",
-      allowed, ". Name others in PeerPolicy::also_allowed."));
+      allowed, ". From C++ others can be named in PeerPolicy::also_allowed."));
 }
 
 std::string Describe(const PeerCredentials& peer) {

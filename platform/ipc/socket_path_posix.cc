@@ -57,8 +57,8 @@ absl::StatusOr<SocketAddress> MakeSocketAddress(const std::string& path) {
       path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", path,
-                     "\" is not a channel's address: the absolute path of a "
-                     "socket, as Listener::address() answers it"));
+                     "\" is not a socket's address: expected its absolute "
+                     "path, as /run/user/1000/vmmshare/keeper is one"));
   }
   SocketAddress address{};
   // Less one for the zero at the end.

@@ -271,8 +271,12 @@ def write_to_what_is_sealed(keeper):
      "this process's own.*another process serves and this one opened"),
     (make_a_fence_in_a_pool_of_others, errors.FailedPrecondition, "that this process created"),
     (add_to_a_fence_without_kernels, errors.FailedPrecondition, "kernels=True"),
+    (lambda: vs.Server(directory="here"), errors.InvalidArgument, "expected its absolute path"),
+    (lambda: vs.Keeper("keeper"), errors.InvalidArgument, "expected its absolute path"),
+    (lambda: vs.Driver("/none.so"), errors.NotFound, "none.so.*what the message names is there"),
 ], ids=["text", "short text", "restorable's text", "fences' text", "lease", "restorable's lease",
-        "own ticket", "new fence", "kernels"])
+        "own ticket", "new fence", "kernels", "relative folder",
+        "relative address", "no driver"])
 def test_a_message_names_what_python_has(cuda, use, error, says):
     with pytest.raises(error, match=says) as raised:
         use()

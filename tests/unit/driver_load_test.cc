@@ -232,7 +232,8 @@ TEST_F(DriverLoad, OfTheSystemSaysWhatToInstallWhereThereIsNone) {
                 AllOf(HasSubstr(std::string(library.status().message())),
                       HasSubstr("Install the NVIDIA driver"),
                       HasSubstr("in WSL2: on Windows"),
-                      HasSubstr("the host-memory driver")));
+                      HasSubstr("vmmshare.testing.use_host_driver()"),
+                      HasSubstr("--driver=host")));
   }
 }
 

@@ -50,7 +50,8 @@ absl::string_view GeneralRemedy(absl::StatusCode code) {
     case absl::StatusCode::kDeadlineExceeded:
       return "Wait longer, or look at what the other process does.";
     case absl::StatusCode::kNotFound:
-      return "Check that the owner still runs and that the name is right.";
+      return "Check that what the message names is there; of what others "
+             "share, that they still run.";
     case absl::StatusCode::kAlreadyExists:
       return "Use what is there, or choose another name.";
     case absl::StatusCode::kPermissionDenied:

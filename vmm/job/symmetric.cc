@@ -30,7 +30,8 @@ absl::Status Agree(const std::vector<JobCard>& cards) {
   if (!differ) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "symmetric memory needs one size, and the ranks ask for bytes: ", sizes,
-      ". Give SymmetricOptions::size the same value on every rank."));
+      ". Give SymmetricOptions::size (in Python nbytes) the same value on "
+      "every rank."));
 }
 
 }  // namespace

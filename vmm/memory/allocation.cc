@@ -63,13 +63,13 @@ absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
   const auto cannot = [&](absl::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
         what, ", which memory of ", device.Describe(),
-        " that is shared by legacy CUDA IPC cannot. No other kind of "
-        "AllocationOptions::sharing works here."));
+        " that is shared by legacy CUDA IPC cannot. No other kind of handle "
+        "that was asked for works here."));
   };
   if (options.host_numa_node.has_value()) {
     return cannot(
-        "AllocationOptions::host_numa_node asks for memory of the "
-        "host");
+        "AllocationOptions::host_numa_node (in C VMMSHARE_ON_HOST, in Python "
+        "host_node=) asks for memory of the host");
   }
   if (options.at.has_value()) {
     return cannot("AllocationOptions::at asks for an address");
@@ -78,7 +78,9 @@ absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
     return cannot("AllocationOptions::also gives others access");
   }
   if (options.rdma == Rdma::kRequire) {
-    return cannot("Rdma::kRequire asks for CUDA's flag gpuDirectRDMACapable");
+    return cannot(
+        "Rdma::kRequire (in C VMMSHARE_RDMA_REQUIRE, in Python "
+        "rdma=\"require\") asks for CUDA's flag gpuDirectRDMACapable");
   }
   ASSIGN_OR_RETURN(OwnedMadeBlock made, MakeBlock(device, options.size));
   const CUdeviceptr at = made.get().block.span.base;

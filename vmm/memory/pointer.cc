@@ -92,7 +92,8 @@ std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
              "Copy into memory allocated with vmmshare.";
     case PointerKind::kPinnedHost:
       return "It is pinned host memory, which cannot be shared as a handle. "
-             "Allocate with AllocationOptions::host_numa_node.";
+             "Allocate with AllocationOptions::host_numa_node (in C "
+             "VMMSHARE_ON_HOST, in Python host_node=).";
   }
   return "";
 }

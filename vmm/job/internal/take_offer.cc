@@ -71,7 +71,7 @@ Refusal Explain(const absl::Status& status, const JobCard& importer,
                     "both containers (NVIDIA_DRA_LOCAL_IPC_DIR).");
     case absl::StatusCode::kPermissionDenied:
       return refuse("other-user",
-                    "Run all ranks as one user, or name the users in "
+                    "Run all ranks as one user or, from C++, name the users in "
                     "JobOptions::peers.");
     case absl::StatusCode::kDeadlineExceeded:
       if (!had_time) {
