@@ -235,6 +235,11 @@ def add_to_a_fence_without_kernels():
         fences[0].add(0)
 
 
+def connect_to_a_share_that_nobody_kept():
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        vs.connect(str(vs.serve(memory)))
+
+
 def open_a_ticket_of_ones_own():
     with vs.FencePool() as own, own.new() as fence:
         own.open(fence.ticket())
@@ -274,9 +279,10 @@ def write_to_what_is_sealed(keeper):
     (lambda: vs.Server(directory="here"), errors.InvalidArgument, "expected its absolute path"),
     (lambda: vs.Keeper("keeper"), errors.InvalidArgument, "expected its absolute path"),
     (lambda: vs.Driver("/none.so"), errors.NotFound, "none.so.*what the message names is there"),
+    (connect_to_a_share_that_nobody_kept, errors.NotFound, "dropped.* keep its Share"),
 ], ids=["text", "short text", "restorable's text", "fences' text", "lease", "restorable's lease",
         "own ticket", "new fence", "kernels", "relative folder",
-        "relative address", "no driver"])
+        "relative address", "no driver", "dropped share"])
 def test_a_message_names_what_python_has(cuda, use, error, says):
     with pytest.raises(error, match=says) as raised:
         use()

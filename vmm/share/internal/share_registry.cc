@@ -127,8 +127,9 @@ absl::StatusOr<std::vector<ShareRegistry::Found>> ShareRegistry::Find(
     if (found == entries_.end() ||
         !AreEqual(found->second.secret, key.secret)) {
       return absl::NotFoundError(
-          "nothing is served here under this key: it was withdrawn, or the "
-          "owner has restarted. Ask the owner for a new ticket");
+          "nothing is served here under this key: its Share was withdrawn, "
+          "closed or dropped, or the owner has restarted. Ask the owner for a "
+          "new text, and to keep its Share meanwhile");
     }
     const Entry& entry = found->second;
     if (!MayHave(user, entry.options)) {
