@@ -169,8 +169,9 @@ def test_between_processes(cuda, peer):
 
 def test_what_is_refused(cuda, ends):
     writer, reader = ends
-    with pytest.raises(vs.errors.DeadlineExceeded):
+    with pytest.raises(vs.errors.DeadlineExceeded) as why:
         reader.acquire(timeout=0)
+    assert why.value.__context__ is None  # No other exception led to it.
     buffer = writer.acquire()
     with pytest.raises(ValueError):
         buffer.array(4097, "uint8")

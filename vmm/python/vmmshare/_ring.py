@@ -142,9 +142,8 @@ class _End(Closing):
         `stream` is captured into a graph. A buffer that came as Ctrl-C ended the call is the next
         one again.
         """
-        try:
-            buffer = self._unclaimed.pop(0)
-        except IndexError:
+        buffer = self._next_unclaimed()
+        if buffer is None:
             return self._acquire_next(stream, timeout)
         try:
             if buffer._stream != stream:  # On which its contents, or their end, are waited for.
@@ -154,6 +153,12 @@ class _End(Closing):
             self._unclaimed.insert(0, buffer)
             raise
         return buffer
+
+    def _next_unclaimed(self) -> "RingBuffer | None":
+        try:  # Another thread may take the last one.
+            return self._unclaimed.pop(0)
+        except IndexError:
+            return None
 
     def _acquire_next(self, stream: int, timeout: "float | None") -> RingBuffer:
         into: "list[Item]" = []
