@@ -41,7 +41,8 @@ absl::Status Driver::Error(CUresult result, absl::string_view call,
   if (result == CUDA_ERROR_INVALID_CONTEXT && advice.empty()) {
     advice =
         "On this thread no context is current, or another device's: make one "
-        "of the device current first (cuCtxSetCurrent)";
+        "of the device current first (cuCtxSetCurrent; in Python "
+        "torch.cuda.set_device(), or cuda.core's Device().set_current())";
   }
   absl::Status status(
       limit.empty() ? CodeOf(result) : absl::StatusCode::kResourceExhausted,

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -681,6 +682,20 @@ platform::Driver WithoutStreamOperations() {
             answer;
         return reinterpret_cast<void*>(function);
       }));
+}
+
+TEST_F(FencePoolTest,
+       AThreadWithoutAContextHasTheDefaultStreamOfThePoolsDevice) {
+  Fence fence = New();
+  std::thread([&] {
+    ExpectOk(fence.Wait(nullptr, 1));
+    ExpectOk(fence.SignalFromHost(1));
+    ExpectOk(fence.Signal(nullptr, 2));
+    ExpectOk(fence.WaitOnHost(2, Late()));
+    CUcontext current = nullptr;
+    EXPECT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    EXPECT_EQ(current, nullptr);
+  }).join();
 }
 
 TEST_F(FencePoolTest, ServesAllDevicesItWasGiven) {

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -305,6 +306,24 @@ TEST_F(RingTest, AStreamThatIsEachThreadsOwnIsRefused) {
 }
 
 // Each launch would wait for the same item, and the work behind it is not done.
+TEST_F(RingTest, AThreadWithoutAContextHasTheDefaultStreamOfTheRingsDevice) {
+  RingSides sides = Must(
+      OpenBothSides(device, Where(), {.buffers = 2, .bytes = kBytes}, Late()));
+  std::thread([&] {
+    for (int i = 0; i < 5; ++i) {
+      const RingBuffer buffer = Must(sides.writer->Acquire(nullptr, Late()));
+      ExpectOk(sides.writer->Publish(buffer, nullptr, Late()));
+      const RingBuffer got = Must(sides.reader->Acquire(nullptr, Late()));
+      ExpectOk(sides.reader->Await(got, Late()));
+      ExpectOk(sides.reader->Release(got, nullptr));
+      CUcontext current = nullptr;
+      EXPECT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+      EXPECT_EQ(current, nullptr);
+    }
+    ExpectOk(sides.writer->Finish(Late()));
+  }).join();
+}
+
 TEST_F(RingTest, NothingIsAcquiredNorGivenOnOnACapturedStream) {
   if (!FillGraph::Supported()) GTEST_SKIP() << "this driver has no graphs";
   const Stream writing, reading;

@@ -78,6 +78,28 @@ def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
     assert join() == [(i, 100 + i, [i] * i) for i in range(1, 21)]
 
 
+def test_a_thread_without_a_context_has_the_default_stream_of_the_rings_device(driver):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    opened = []
+    thread = threading.Thread(target=lambda: opened.append(vs.open_ring(theirs)))
+    thread.start()
+    with vs.RingHome(host_node=0).open(ours, buffers=2, nbytes=8) as writer:
+        thread.join(60)
+        with opened[0] as reader:
+            for number in range(1, 6):  # The order in which both may be on one stream.
+                buffer = writer.acquire()
+                buffer.wait()
+                np.from_dlpack(buffer.array(1, "int64"))[0] = number
+                writer.publish(buffer)
+                buffer = reader.acquire()
+                buffer.wait()
+                with buffer.array(1, "int64") as array:
+                    assert int(np.from_dlpack(array)[0]) == number
+                reader.release(buffer)
+            writer.finish()
+            reader.finish()
+
+
 def test_an_item_whose_contents_are_late_is_the_next_one_again(cuda, streams, ends):
     writer, reader = ends
     ours, theirs = streams

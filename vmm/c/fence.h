@@ -1,5 +1,9 @@
 // Counters in shared memory that GPUs and CPUs of several processes signal and
 // wait for. docs/ordering.md has the rules.
+//
+// `stream`, a CUstream, may be NULL: the current context's default stream. On a
+// thread that has no context it is that of the primary one of the device that a
+// fence pool was made, or opened, with.
 #ifndef VMMSHARE_VMM_C_FENCE_H_
 #define VMMSHARE_VMM_C_FENCE_H_
 

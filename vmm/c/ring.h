@@ -2,7 +2,9 @@
 // its stream, the consumer uses it on its own, and no host waits for a GPU.
 // docs/ordering.md has the rules.
 //
-// A ring is for one thread at a time.
+// A ring is for one thread at a time. `stream`, a CUstream, may be NULL: the
+// current context's default stream, on a thread that has no context that of the
+// primary one of the ring's device.
 #ifndef VMMSHARE_VMM_C_RING_H_
 #define VMMSHARE_VMM_C_RING_H_
 

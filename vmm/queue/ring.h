@@ -29,6 +29,10 @@
 // the producer's, and that two laps at most, for what it puts on the streams
 // must not grow without end. There it waits, up to its deadline.
 //
+// A null stream is the current context's default stream. On a thread that has no
+// context it is that of the primary one of the ring's device, which is then held
+// as long as the home, or the reader.
+//
 // When the peer has ended, calls return UNAVAILABLE. Streams of this process
 // that wait for it are let go once nobody has its GPU context any more, a process
 // that it forked included: until then the buffers are in use. LetGo() does not
@@ -57,6 +61,8 @@
 #include "vmm/sync/fence_pool.h"
 
 namespace vmm {
+
+class SpareContext;
 
 inline constexpr std::uint32_t kMaxRingBuffers = 64;
 
@@ -89,10 +95,12 @@ class RingHome {
 
  private:
   friend class RingWriter;
-  RingHome(std::unique_ptr<Pool> pool, std::unique_ptr<FencePool> fences,
+  RingHome(std::unique_ptr<SpareContext> spare, std::unique_ptr<Pool> pool,
+           std::unique_ptr<FencePool> fences,
            std::unique_ptr<Endpoint> endpoint, Share pool_served,
            Share fences_served);
 
+  std::unique_ptr<SpareContext> spare_;  // Goes after what was used in it.
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<FencePool> fences_;
   std::unique_ptr<Endpoint> endpoint_;

@@ -54,6 +54,7 @@ absl::Status RingReader::State::Subscribe(const Device& device,
                                                 {.devices = {device}}, deadline,
                                                 options.owners));
   driver_ = device.driver();
+  spare_.emplace(device);
   pool_ = std::move(pool);
   fences_ = std::move(fences);
   buffers_.resize(offer.buffers);

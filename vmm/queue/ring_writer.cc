@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/spare_context.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/queue/internal/ring_writer_state.h"
 
@@ -63,6 +64,7 @@ absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
         "item ", slot.item.number, " was acquired and is not published; item ",
         next_, " has the same buffer"));
   }
+  ASSIGN_OR_RETURN(const CurrentContext current, home_.spare_->Enter());
   RETURN_IF_ERROR(
       ring::CheckMayAcquire(home_.pool().device().driver(), stream));
   if (lap > kLapsAhead) {
@@ -99,6 +101,7 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
                      " bytes; the ring's buffers have ", bytes_));
   }
+  ASSIGN_OR_RETURN(const CurrentContext current, home_.spare_->Enter());
   const platform::Driver& driver = home_.pool().device().driver();
   absl::Status put = Over(deadline);
   if (put.ok()) {

@@ -126,11 +126,13 @@ absl::Status Fence::PutSignal(CUstream stream, std::uint64_t value) {
   const platform::Driver& driver = source_->driver();
   const std::uint64_t raw = base_ + value;
   // The default flags: with the barrier that makes earlier writes visible.
-  if (CUresult r = driver->cuStreamWriteValue64(stream, at_, raw,
-                                                CU_STREAM_WRITE_VALUE_DEFAULT);
-      r != CUDA_SUCCESS) {
+  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext([&] {
+    return driver->cuStreamWriteValue64(stream, at_, raw,
+                                        CU_STREAM_WRITE_VALUE_DEFAULT);
+  }));
+  if (put != CUDA_SUCCESS) {
     return driver.Error(
-        r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, at_)));
+        put, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, at_)));
   }
   NoteSignal(stream, value);
   return absl::OkStatus();
@@ -172,10 +174,12 @@ absl::Status Fence::PutWait(CUstream stream, std::uint64_t value) const {
     return kernels->Run(stream, {{.wait_at = at_, .wait_value = raw}});
   }
   const platform::Driver& driver = source_->driver();
-  if (CUresult r = driver->cuStreamWaitValue64(stream, at_, raw,
-                                               CU_STREAM_WAIT_VALUE_GEQ);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
+  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext([&] {
+    return driver->cuStreamWaitValue64(stream, at_, raw,
+                                       CU_STREAM_WAIT_VALUE_GEQ);
+  }));
+  if (put != CUDA_SUCCESS) {
+    return driver.Error(put,
                         absl::StrCat("cuStreamWaitValue64", WordsOf(raw, at_)));
   }
   return absl::OkStatus();

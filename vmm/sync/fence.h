@@ -107,7 +107,9 @@ class Fence {
 
   // Signals `value` once all work that is on `stream` now is done and its
   // writes are visible to every GPU and CPU. Null is the current context's
-  // default stream. REQUIRES: the stream is of a device that the fence's pool
+  // default stream; on a thread without a context that of the primary one of the
+  // fence pool's device, where that is one, which the pool's fences hold from then
+  // on. REQUIRES: the stream is of a device that the fence's pool
   // was given, in this process.
   //   INVALID_ARGUMENT     0, above kMaxFenceValue, or what the driver says
   //                        of the stream

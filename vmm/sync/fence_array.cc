@@ -47,7 +47,7 @@ class FenceArray::Core : public fence::Source {
   Core(const platform::Driver& driver,
        std::unique_ptr<fence::DeviceMemory> memory, CUdeviceptr first,
        std::uint64_t count)
-      : Source(driver, *memory),
+      : Source(driver, *memory, std::nullopt),
         first_(first),
         count_(count),
         device_memory_(std::move(memory)) {}

@@ -31,9 +31,10 @@ absl::Status CheckAll(const std::vector<Device>& devices) {
 
 class FencePool::Core : public fence::PooledSource {
  public:
-  Core(const platform::Driver& driver, std::unique_ptr<Pool> pool,
-       std::uint64_t tag)
-      : PooledSource(driver), tag_(tag), pool_(std::move(pool)) {}
+  Core(const Device& device, std::unique_ptr<Pool> pool, std::uint64_t tag)
+      : PooledSource(device.driver(), device),
+        tag_(tag),
+        pool_(std::move(pool)) {}
   ~Core() override { DropWaiting(); }
 
   absl::StatusOr<CUdeviceptr> Take(std::uint64_t* base) {
@@ -83,7 +84,7 @@ absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
   std::uint64_t tag = 0;
   RETURN_IF_ERROR(platform::FillRandom(
       {reinterpret_cast<std::uint8_t*>(&tag), sizeof(tag)}));
-  auto core = std::make_shared<Core>(device.driver(), std::move(pool), tag | 1);
+  auto core = std::make_shared<Core>(device, std::move(pool), tag | 1);
   std::unique_ptr<FencePool> fences(new FencePool(std::move(core)));
   RETURN_IF_ERROR(fences->Reserve(options.room));
   return fences;
@@ -130,8 +131,12 @@ FencePoolStatistics FencePool::statistics() const {
 
 class ImportedFencePool::Core : public fence::PooledSource {
  public:
-  Core(const platform::Driver& driver, std::unique_ptr<ImportedPool> pool)
-      : PooledSource(driver), pool_(std::move(pool)) {}
+  Core(const platform::Driver& driver, const std::vector<Device>& devices,
+       std::unique_ptr<ImportedPool> pool)
+      : PooledSource(driver, devices.size() == 1
+                                 ? std::optional<Device>(devices.front())
+                                 : std::nullopt),
+        pool_(std::move(pool)) {}
   // Blocks go before their pool.
   ~Core() override { DropWaiting(); }
 
@@ -165,8 +170,8 @@ absl::StatusOr<std::unique_ptr<ImportedFencePool>> ImportedFencePool::Subscribe(
   // What the owner forgets a stream of this process may still wait for, and no
   // word there says that it does not: whoever has the pool writes them.
   pool->KeepWhatIsForgotten();
-  return std::unique_ptr<ImportedFencePool>(
-      new ImportedFencePool(std::make_shared<Core>(driver, std::move(pool))));
+  return std::unique_ptr<ImportedFencePool>(new ImportedFencePool(
+      std::make_shared<Core>(driver, devices, std::move(pool))));
 }
 
 ImportedFencePool::ImportedFencePool(std::shared_ptr<Core> core)

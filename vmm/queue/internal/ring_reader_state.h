@@ -18,6 +18,7 @@
 #include "platform/os/deadline.h"
 #include "platform/os/process.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/spare_context.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/queue/internal/last_point.h"
 #include "vmm/queue/internal/ring_item.h"
@@ -98,6 +99,7 @@ class RingReader::State : public platform::Abandonable {
   const absl::Duration patience_;
   ring::RingPeer peer_;
   std::optional<platform::Driver> driver_;  // Once it has joined.
+  std::optional<SpareContext> spare_;       // The same.
   // Go after the buffers.
   std::unique_ptr<ImportedPool> pool_;
   std::unique_ptr<ImportedFencePool> fences_;

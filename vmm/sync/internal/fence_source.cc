@@ -57,10 +57,13 @@ absl::StatusOr<int> HostNodeOf(const Device& device) {
   return std::max(node, 0);
 }
 
-Source::Source(platform::Driver driver, Memory& memory)
+Source::Source(platform::Driver driver, Memory& memory,
+               const std::optional<Device>& device)
     : driver_(std::move(driver)),
       memory_(memory),
-      forks_(platform::ForksSoFar()) {}
+      forks_(platform::ForksSoFar()) {
+  if (device.has_value()) spare_.emplace(*device);
+}
 
 bool Source::IsOfAnotherProcess() const {
   return platform::ForksSoFar() != forks_;
@@ -71,8 +74,9 @@ void Source::Release(Leaving fence) {
   GiveBack(std::move(fence));
 }
 
-PooledSource::PooledSource(platform::Driver driver)
-    : Source(std::move(driver), HostMemory()) {}
+PooledSource::PooledSource(platform::Driver driver,
+                           const std::optional<Device>& device)
+    : Source(std::move(driver), HostMemory(), device) {}
 
 void PooledSource::GiveBack(Leaving fence) {
   if (HasSignalled(fence)) {

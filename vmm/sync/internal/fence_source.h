@@ -11,8 +11,10 @@
 #include "absl/status/statusor.h"
 #include "platform/base/abandon.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/spare_context.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/sync/internal/fence_memory.h"
 
@@ -39,14 +41,27 @@ struct Leaving {
 // Thread-safe.
 class Source : public platform::Abandonable {
  public:
-  // `memory` is the source's own, or lives for ever.
-  Source(platform::Driver driver, Memory& memory);
+  // `memory` is the source's own, or lives for ever. `device`, if it is one:
+  // whose streams use the fences.
+  Source(platform::Driver driver, Memory& memory,
+         const std::optional<Device>& device);
   virtual ~Source() = default;
 
   const platform::Driver& driver() const { return driver_; }
   Memory& memory() const { return memory_; }
   // By which streams wait; null: by their own operations.
   virtual const FenceKernels* kernels() const { return nullptr; }
+  // What `put` answers, which puts work on a stream. On a thread without a
+  // context it is called again in the device's primary one.
+  template <typename Put>
+  absl::StatusOr<CUresult> InSomeContext(const Put& put) {
+    const CUresult result = put();
+    if (result != CUDA_ERROR_INVALID_CONTEXT || !spare_.has_value()) {
+      return result;
+    }
+    ASSIGN_OR_RETURN(const CurrentContext current, spare_->Enter());
+    return current.has_value() ? put() : result;
+  }
   // Whether this process was forked from the one that made it. No system call.
   bool IsOfAnotherProcess() const;
 
@@ -62,13 +77,14 @@ class Source : public platform::Abandonable {
   Memory& memory_;
   const std::uint64_t forks_;
   std::atomic<std::uint64_t> fences_ = 0;
+  std::optional<SpareContext> spare_;
 };
 
 // A source whose fences are blocks of a pool, in memory of the host. Each goes
 // back to the pool once its signals are made.
 class PooledSource : public Source {
  public:
-  explicit PooledSource(platform::Driver driver);
+  PooledSource(platform::Driver driver, const std::optional<Device>& device);
 
   // Gives back some of those whose signals are made by now.
   void Collect();
