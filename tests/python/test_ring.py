@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -569,6 +570,80 @@ def test_a_buffer_is_released_while_another_thread_waits_for_the_next(cuda, stre
     until_the_turn_is_anothers(reader.acquire)
     assert on_a_thread(cuda, lambda: reader.release(held[0], theirs) or True)()
     assert (ahead(), filled()) == (4, True)
+
+
+@pytest.fixture
+def more_streams(cuda):
+    made = [ctypes.c_void_p() for _ in range(5)]
+    for stream in made:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    yield [stream.value for stream in made]
+    for stream in made:
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def test_threads_with_a_stream_each_write_and_read_all_items(cuda, more_streams, ends):
+    writer, reader = ends
+    *ours, ahead, back = more_streams
+    items, acquired = 40, queue.Queue()
+
+    def next_buffer(end, stream):
+        until = time.monotonic() + 50
+        while True:
+            try:
+                return end.acquire(stream, timeout=50)
+            except vs.errors.FailedPrecondition:  # Another thread has it since the lap before.
+                assert time.monotonic() < until
+                time.sleep(0.001)
+
+    def write(thread):
+        for i in range(items):
+            buffer = next_buffer(writer, ours[thread])
+            buffer.wait(timeout=50)
+            buffer.tag = thread * items + i
+            np.from_dlpack(buffer.array(1, "int64"))[0] = buffer.tag
+            writer.publish(buffer, ours[thread], timeout=50)
+        return True
+
+    def acquire():
+        for _ in range(len(ours) * items):
+            acquired.put(next_buffer(reader, ahead))
+        return True
+
+    threads = [on_a_thread(cuda, lambda thread=thread: write(thread)) for thread in range(len(ours))]
+    threads.append(on_a_thread(cuda, acquire))
+    tags = []
+    for _ in range(len(ours) * items):
+        buffer = acquired.get(timeout=50)
+        buffer.wait(timeout=50)
+        assert int(np.from_dlpack(buffer.array(1, "int64"))[0]) == buffer.tag
+        tags.append(buffer.tag)
+        reader.release(buffer, back)
+    assert all(join() for join in threads)
+    assert sorted(tags) == list(range(len(ours) * items))
+    writer.finish(timeout=50)
+
+
+def test_a_writer_a_lap_ahead_of_another_thread_is_told_at_once(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+    first = writer.acquire(ours)  # Another thread's, which is slow.
+    for _ in range(2):
+        writer.publish(writer.acquire(ours), ours)
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(vs.errors.FailedPrecondition,
+                           match="item 1 was acquired and is not published; item 4 has the same"):
+            writer.acquire(ours, timeout=60)
+    assert time.monotonic() - start < 20
+    writer.publish(first, ours)
+    for _ in range(3):
+        reader.release(reader.acquire(theirs), theirs)
+    buffer = writer.acquire(ours)
+    assert buffer.number == 4
+    writer.publish(buffer, ours)
+    reader.release(reader.acquire(theirs), theirs)
+    writer.finish(timeout=60)
 
 
 def test_a_signals_handler_aborts_while_threads_wait(cuda, ends):

@@ -114,7 +114,9 @@ class RingBuffer:
 
 
 class _End(Closing):
-    """Several threads may use it: their calls take turns, also while one waits."""
+    """Several threads may use it: their calls take turns, also while one waits. Each passes a
+    stream of its own: on one that they share what a thread has acquired ahead waits before what
+    another one publishes or releases, and both ends may wait for each other for ever."""
 
     _free: "_Free | None" = None
 
@@ -137,9 +139,10 @@ class _End(Closing):
         The writer's is free by then, the reader's is full, in the order of the stream: a host that
         writes to it or looks at it calls the buffer's wait() first. OutOfRange when the writer has
         finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
-        abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
-        buffer is acquired and not published, or released, yet: do that first. So it is while
-        `stream` is captured into a graph. A buffer that came as Ctrl-C ended the call is the next
+        abort(), or closed while an array of a buffer lives. FailedPrecondition, at once, when the
+        next buffer is acquired since the lap before, by this thread or another one, and not
+        published, or released, yet: call it again after that. So it is while `stream` is captured
+        into a graph. A buffer that came as Ctrl-C ended the call is the next
         one again.
         """
         buffer = self._next_unclaimed()
