@@ -188,6 +188,28 @@ def test_the_end_of_its_owner_ends_a_wait_for_a_fence(driver, peer):
             theirs.check()
 
 
+def test_an_owner_that_closes_its_fences_and_their_pool_ends_a_wait_for_them(driver, peer):
+    peer("fences = vs.FencePool(); share = vs.serve(fences)")
+    peer("pool = vs.Pool(host_node=0); pools = vs.serve(pool); array = pool.empty(3, 'uint8')")
+    text = peer("[str(share), str(pools)]")
+    with vs.connect_fences(text[0]) as theirs, vs.connect(text[1]) as remote:
+        peer("fence, other = fences.new(), fences.new()")
+        fence = theirs.open(peer("fence.ticket()"))
+        array = remote.open(peer("array.ticket()"), fence=fence, value=1)
+        peer("share.close(); fences.close(); fence.close()")  # As `with` does when it is left.
+        theirs.check()
+        with pytest.raises(vs.errors.DeadlineExceeded):  # Another fence keeps the pool.
+            fence.wait(1, timeout=0.2)
+        peer("other.close()")
+        with pytest.raises(vs.errors.Unavailable):
+            fence.wait(1, timeout=60)
+        with pytest.raises(vs.errors.Unavailable):
+            theirs.check()
+        with pytest.raises(vs.errors.Unavailable):
+            np.from_dlpack(array)
+        array.close()
+
+
 @pytest.mark.parametrize("where, take", [
     ("host_node=0", lambda array, address: np.from_dlpack(array)),
     ("host_node=0", lambda array, address: np.from_dlpack(array.view(2, "uint8", 1))),

@@ -30,8 +30,9 @@ VMMSHARE_API vmmshare_status vmmshare_fence_pool_open(
 // Its fences stay. REQUIRES: when it and they are closed, the GPU has passed the
 // waits and signals that this process put on streams: their memory is unmapped.
 VMMSHARE_API void vmmshare_fence_pool_close(vmmshare_fence_pool* pool);
-// OK while its owner serves this process, as this process does its own;
-// UNAVAILABLE once it does not. Fences that are open go on working.
+// OK while its owner is there, as this process is for its own; UNAVAILABLE once
+// that has ended, or has closed the pool and all of its fences. Fences that are
+// open go on working.
 VMMSHARE_API vmmshare_status vmmshare_fence_pool_connection(
     const vmmshare_fence_pool* pool, vmmshare_error** error);
 // Of this process's own pool; else FAILED_PRECONDITION.

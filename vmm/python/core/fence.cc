@@ -126,8 +126,8 @@ void Wait(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   });
 }
 
-// A slice of a wait. Whoever serves the fence no more signals it no more,
-// unless it did before.
+// A slice of a wait. Whose owner has gone is signalled no more, unless it was
+// before.
 vmmshare_status WaitASlice(vmmshare_fence* fence,
                            const vmmshare_fence_pool* pool, std::uint64_t value,
                            std::int64_t slice, vmmshare_error** error) {
@@ -149,7 +149,8 @@ vmmshare_status WaitASlice(vmmshare_fence* fence,
 
 void WaitOnHost(const Fence& self, UInt64<"value"> value, nb::handle timeout) {
   const auto fence = self.handle.shared();
-  WaitForFence(fence.get(), self.pool.get(), value, NanosecondsOf(timeout));
+  const auto pool = self.pool;  // Another thread may close this meanwhile.
+  WaitForFence(fence.get(), pool.get(), value, NanosecondsOf(timeout));
 }
 
 std::uint64_t Value(const Fence& self) {
@@ -193,8 +194,9 @@ void DefineFence(nb::module_& module) {
           return vmmshare_fence_pool_connection(self.handle.get(), error);
         });
       },
-      "Raises Unavailable once the process that made it serves this one no "
-      "more. Fences that\nare open go on working.");
+      "Raises Unavailable once the process that made it has ended, or has "
+      "closed it and all of\nits fences; not when that closed a Share. Fences "
+      "that are open go on working.");
   DefineClosing(pool,
                 "Makes no more. Its fences stay. When it and they are gone "
                 "their memory is unmapped:\nsynchronise the streams that wait "
@@ -222,8 +224,9 @@ void DefineFence(nb::module_& module) {
       .def("wait", &WaitOnHost, nb::arg("value"), nb::kw_only(),
            nb::arg("timeout").none() = 10.0,
            "Without a stream: this thread waits, `timeout` seconds at most, "
-           "None for ever.\nUnavailable when the process that made it serves "
-           "it no more, and it has not\nreached that.")
+           "None for ever.\nUnavailable when it has not reached that, and "
+           "check() of its pool raises it: a process\nthat lives, and does not "
+           "signal it nor close it, is waited for.")
       .def_prop_ro("value", &Value, "Aborted once it is abandoned.")
       .def("ticket", &Ticket, "48 bytes by which another process opens it.")
       .def("abandon", &Abandon,

@@ -159,6 +159,16 @@ struct FencePool {
   Holder<vmmshare_fence_pool> handle;
 };
 struct Fence {
+  // Its pool too, which may have been kept by this alone: other processes are
+  // told when that goes, and wait no more.
+  void Close() {
+    handle.Close();
+    std::shared_ptr<vmmshare_fence_pool> last = std::move(pool);
+    if (last == nullptr) return;
+    const WithoutGil released;
+    last.reset();
+  }
+
   std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array.
   // Goes before its pool, and of an array keeps the memory: it waits for what the
   // GPU writes there.

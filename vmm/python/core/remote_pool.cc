@@ -205,8 +205,9 @@ void DefineRemotePool(nb::module_& module) {
                                                        error);
             });
           },
-          "Raises Unavailable once the owner serves this process no more. What "
-          "is open stays.")
+          "Raises Unavailable once the owner has ended, or has closed the pool "
+          "and all of its arrays;\nnot when it closed a Share. What is open "
+          "stays.")
       .def("recalled", &Recalled,
            "The addresses (Array.ptr) of what the owner wants back.")
       .def("_wait_recalled", &WaitRecalled, nb::arg("seen"),
