@@ -21,7 +21,6 @@ int DescriptorOf(const OsHandle* handle) {
 absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
                                     Deadline deadline, const Cancels& cancels,
                                     absl::string_view what) {
-  const absl::Duration given = deadline.Left();
   for (;;) {
     // A negative descriptor is skipped by ppoll.
     pollfd watched[4] = {{Fd(handle), events, 0},
@@ -49,10 +48,8 @@ absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
           "no ", what, ": the process that was to do it has ended"));
     }
     if (deadline.Passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "no ", what, " within ",
-          absl::FormatDuration(absl::Trunc(given, absl::Microseconds(1))),
-          ", the time given"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("no ", what, " before the deadline"));
     }
   }
 }

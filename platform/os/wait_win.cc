@@ -21,7 +21,6 @@ absl::StatusOr<std::size_t> WaitForHandles(
     absl::Span<const std::intptr_t> handles, Deadline deadline,
     const Cancels& cancels, absl::string_view what) {
   Check(handles.size() <= kMostWaited, "WaitForHandles: too many handles");
-  const absl::Duration given = deadline.Left();
   HANDLE watched[MAXIMUM_WAIT_OBJECTS];
   DWORD count = 0;
   // First, for the lowest of several signalled ones is answered.
@@ -55,10 +54,8 @@ absl::StatusOr<std::size_t> WaitForHandles(
           absl::StrCat("waiting for ", what, " was cancelled"));
     }
     if (deadline.Passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "no ", what, " within ",
-          absl::FormatDuration(absl::Trunc(given, absl::Microseconds(1))),
-          ", the time given"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("no ", what, " before the deadline"));
     }
   }
 }

@@ -195,6 +195,9 @@ def test_what_is_refused(cuda, ends):
     with pytest.raises(vs.errors.DeadlineExceeded) as why:
         reader.acquire(timeout=0)
     assert why.value.__context__ is None  # No other exception led to it.
+    with pytest.raises(vs.errors.DeadlineExceeded,
+                       match="^not within the timeout of 0.2 s: no .* before the deadline"):
+        reader.acquire(timeout=0.2)
     buffer = writer.acquire()
     with pytest.raises(ValueError):
         buffer.array(4097, "uint8")
@@ -250,7 +253,7 @@ def test_who_holds_all_buffers_is_told_to_release_one_and_loses_no_item(cuda, st
 def test_an_abort_ends_both(cuda, ends):
     writer, reader = ends
     writer.abort()
-    with pytest.raises(vs.errors.Aborted):
+    with pytest.raises(vs.errors.Aborted, match=r"abort\(\)\. Open another ring"):
         writer.acquire(timeout=20)
     writer.close()
     with pytest.raises((vs.errors.Aborted, vs.errors.Unavailable)):
@@ -732,8 +735,11 @@ def test_a_reader_that_closes_tells_its_writer_though_an_array_lives(cuda, strea
         if not held:
             reader.release(buffer, theirs)
     start = time.monotonic()
-    with pytest.raises((vs.errors.Unavailable, vs.errors.Aborted)):
+    with pytest.raises((vs.errors.Unavailable, vs.errors.Aborted)) as why:
         writer.finish(timeout=50)
+    if isinstance(why.value, vs.errors.Aborted):
+        assert "close() of a reader that has a buffer" in str(why.value)
+        assert why.value.remedy == "Open another ring"
     assert time.monotonic() - start < 25
     assert int(np.from_dlpack(array)[0]) == 1
 

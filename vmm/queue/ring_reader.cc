@@ -217,7 +217,7 @@ void RingReader::State::LetGo() {
     buffer->full.Abandon().IgnoreError();
     buffer->free.Abandon().IgnoreError();
   }
-  if (over_.ok()) over_ = absl::AbortedError("the ring was let go by LetGo()");
+  if (over_.ok()) over_ = ring::LetGoHere();
 }
 
 absl::StatusOr<RingBuffer> RingReader::Acquire(CUstream stream,

@@ -162,7 +162,7 @@ void RingWriter::State::LetGo() {
   peer_.SayLetGo();
   for (Slot& slot : slots_) slot.full.Abandon().IgnoreError();
   LetGoOfReader();
-  if (over_.ok()) over_ = absl::AbortedError("the ring was let go by LetGo()");
+  if (over_.ok()) over_ = ring::LetGoHere();
 }
 
 absl::StatusOr<RingBuffer> RingWriter::Acquire(CUstream stream,

@@ -84,7 +84,11 @@ absl::Status RingPeer::Judge(const platform::Message& message) {
   }
   if (message.type == kRingLetGo && !has_let_go_) {
     has_let_go_ = true;
-    return absl::AbortedError(absl::StrCat(peer_.who(), " called LetGo()"));
+    return absl::AbortedError(absl::StrCat(
+        peer_.who(),
+        " called LetGo(), as abort() does in C and Python, and there close() "
+        "of "
+        "a reader that has a buffer, or an array of one. Open another ring"));
   }
   return absl::DataLossError(
       absl::StrCat(peer_.who(), " sent a message of type 0x",

@@ -56,6 +56,13 @@ std::vector<std::uint8_t> EncodeOffer(const Offer& offer);
 // Total: DATA_LOSS for bytes that are none, or no ring that can be.
 absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> in);
 
+// What calls return after a LetGo() here.
+inline absl::Status LetGoHere() {
+  return absl::AbortedError(
+      "the ring was let go by LetGo(), in C and Python abort(). Open another "
+      "ring");
+}
+
 // Thread-compatible, but for what says otherwise.
 class RingPeer {
  public:
