@@ -73,6 +73,12 @@ def see(follower, stream):
     return follower.number, values(weights)
 
 
+def test_a_copy_without_torch_says_what_it_needs(publisher, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="needs torch: pip install torch. Arrays of NumPy"):
+        publisher.copy({})
+
+
 # --- drafts -------------------------------------------------------------------------------
 
 

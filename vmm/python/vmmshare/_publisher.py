@@ -232,7 +232,11 @@ class Publisher(Closing):
         an update that was handed over in part is then handed over to all first. To memory of the
         host it is this thread that copies, and from there it waits until the GPU has read it;
         first, for the GPU to let go of the slot: DeadlineExceeded if it does not."""
-        import torch
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError("a publisher's copy() needs torch: pip install torch. Arrays of NumPy "
+                              "are copied into what acquire() returns, by publish()") from error
         given = [tensors[name] for name in self._slot.own]
         on_host = self._slot.on_host
         where = self._ordinal if on_host else next(iter(self._own_of_slot().values())).device
