@@ -505,6 +505,8 @@ def test_buffers_of_another_gpu_are_of_the_device_that_reads_them(cuda):
     lambda end: vs.open_ring(end, device=99), lambda end: vs.open_ring(end, device="x"),
     lambda end: vs.open_ring(end, timeout=float("nan")),
     lambda end: vs.RingHome(host_node=0).open(end, nbytes=64, buffers="x"),
+    lambda end: vs.RingHome(host_node=0).open(end, nbytes=64, buffers=-1),
+    lambda end: vs.RingHome(host_node=0).open(end, nbytes="x"),
     lambda end: vs.RingHome(host_node=0).open(end, nbytes=-1)])
 def test_the_socket_of_a_ring_that_is_not_made_is_closed(driver, open_it):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -513,6 +515,18 @@ def test_the_socket_of_a_ring_that_is_not_made_is_closed(driver, open_it):
     ours.settimeout(20)
     assert ours.recv(1) == b""
     ours.close()
+
+
+@pytest.mark.parametrize("how, error, says", [
+    ({"buffers": -1, "nbytes": 64}, ValueError, r"buffers is -1; expected 0 to 2\*\*32 - 1"),
+    ({"buffers": 1 << 40, "nbytes": 64}, ValueError, r"buffers is 1099511627776; expected 0 to"),
+    ({"buffers": "x", "nbytes": 64}, TypeError, "buffers: expected an int, not a str"),
+    ({"buffers": 65, "nbytes": 64}, vs.errors.InvalidArgument, "a ring of 65 buffers"),
+    ({"nbytes": 1.5}, TypeError, "nbytes: expected an int, not a float")])
+def test_a_ring_that_cannot_be_names_what_is_wrong(driver, how, error, says):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with pytest.raises(error, match=says), theirs:
+        vs.RingHome(host_node=0).open(ours, **how)
 
 
 @pytest.mark.parametrize("open_it", [

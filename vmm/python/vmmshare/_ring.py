@@ -21,13 +21,14 @@ def _channel(connection: "socket.socket | int") -> _core._Channel:
     return _core._Channel(connection if isinstance(connection, int) else connection.detach())
 
 
-def _check_number(name: str, number: typing.Any) -> None:
+def _number(name: str, number: typing.Any, bits: int = 64) -> int:
     try:
-        fits = 0 <= operator.index(number) < 2**64
+        value = operator.index(number)
     except TypeError:
         raise TypeError(f"{name}: expected an int, not a {type(number).__name__}") from None
-    if not fits:
-        raise ValueError(f"{name} is {number}; expected 0 to 2**64 - 1")
+    if not 0 <= value < 2**bits:
+        raise ValueError(f"{name} is {number}; expected 0 to 2**{bits} - 1")
+    return value
 
 
 class _Free:
@@ -210,8 +211,8 @@ class RingWriter(_End):
                 timeout: "float | None" = 10.0) -> None:
         """Hands over what is on `stream` now. FailedPrecondition when it was already, or while
         `stream` is captured into a graph: then it is still acquired."""
-        _check_number("nbytes", buffer.nbytes)
-        _check_number("tag", buffer.tag)
+        _number("nbytes", buffer.nbytes)
+        _number("tag", buffer.tag)
         self._ring.hand_over(buffer._item(), stream, timeout)
         buffer._given_on = True
 
@@ -269,7 +270,9 @@ class RingHome(Closing):
              timeout: "float | None" = 10.0) -> RingWriter:
         """A ring of so many buffers of `nbytes` to whoever calls open_ring() on the other end
         of `connection`, a Unix socket of SOCK_SEQPACKET, which is the ring's from now on."""
-        ring = self._home.open(_channel(connection), buffers, nbytes, timeout)
+        # The connection first: where the rest is wrong it is closed, and the other end told.
+        ring = self._home.open(_channel(connection), _number("buffers", buffers, 32),
+                               _number("nbytes", nbytes), timeout)
         return RingWriter(ring, self._device)
 
     def close(self) -> None:
