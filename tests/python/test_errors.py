@@ -268,6 +268,8 @@ def write_to_what_is_sealed(keeper):
     (lambda: vs.connect_restorable("not a text"), errors.InvalidArgument,
      "whole text of the share"),
     (lambda: vs.connect_fences("not a text"), errors.InvalidArgument, "whole text of the share"),
+    (lambda: vs.connect_fences("\ud800"), errors.InvalidArgument, "no text of a share"),
+    (lambda: vs.connect_fences(b"x"), TypeError, r"connect_fences\(\) takes the text of a share"),
     (lambda: lease_of_ones_own(lambda: vs.Allocation(nbytes=4096, host_node=0)),
      errors.FailedPrecondition, "no lease.*another process serves and this one opened"),
     (lambda: lease_of_ones_own(lambda: vs.restorable(nbytes=4096, host_node=0)),
@@ -280,9 +282,9 @@ def write_to_what_is_sealed(keeper):
     (lambda: vs.Keeper("keeper"), errors.InvalidArgument, "expected its absolute path"),
     (lambda: vs.Driver("/none.so"), errors.NotFound, "none.so.*what the message names is there"),
     (connect_to_a_share_that_nobody_kept, errors.NotFound, "dropped.* keep its Share"),
-], ids=["text", "short text", "restorable's text", "fences' text", "lease", "restorable's lease",
-        "own ticket", "new fence", "kernels", "relative folder",
-        "relative address", "no driver", "dropped share"])
+], ids=["text", "short text", "restorable's text", "fences' text", "fences' surrogate",
+        "fences' bytes", "lease", "restorable's lease", "own ticket", "new fence", "kernels",
+        "relative folder", "relative address", "no driver", "dropped share"])
 def test_a_message_names_what_python_has(cuda, use, error, says):
     with pytest.raises(error, match=says) as raised:
         use()

@@ -235,11 +235,8 @@ void DefineFence(nb::module_& module) {
                 "Gives it back. With its pool it takes its memory along: see "
                 "FencePool.close().");
 
-  module.def(
-      "connect_fences", &OpenPool, nb::arg("text"), nb::arg("device") = 0,
-      nb::kw_only(), nb::arg("timeout").none() = 10.0,
-      "The FencePool of another process. `device`: whose streams use its "
-      "fences here.\n`timeout` in seconds. Errors as connect().");
+  module.def("_open_fences", &OpenPool, nb::arg("text"), nb::arg("device"),
+             nb::arg("timeout").none());
 }
 
 }  // namespace vmm::python

@@ -36,12 +36,12 @@ from ._core import (
     Share,
     SymmetricMemory,
     adopt,
+    _open_fences,
     _open_memory,
     _open_pool,
     _open_restorable,
     _restorable,
     _version as __version__,
-    connect_fences,
     devices,
     meet,
     set_driver,
@@ -167,6 +167,14 @@ def _check_is_text(call: str, text: object, whose: str = "a share, str(share)") 
     except UnicodeEncodeError as why:
         raise errors.InvalidArgument(f"{call}(): {text!a:.80} is no text of a share: {why}",
                                      "Pass the text as its owner has it.") from why
+
+
+def connect_fences(text: str, device: "Device | int | str" = 0, *,
+                   timeout: "float | None" = 10.0) -> FencePool:
+    """The FencePool of another process. `device`: whose streams use its fences here. `timeout` in
+    seconds. Errors as connect()."""
+    _check_is_text("connect_fences", text)
+    return _open_fences(text, device, timeout)
 
 
 def restorable(device: "Device | int | str" = 0, *, nbytes: int,
