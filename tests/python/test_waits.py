@@ -103,7 +103,13 @@ def test_timeouts_that_are_none(fence, timeout):
         fence.wait(1, timeout=timeout)
 
 
-@pytest.mark.parametrize("timeout", [0, -5, 0.0])
+@pytest.mark.parametrize("timeout", [None, 10 ** 400, 1e300, float("inf")])
+def test_a_timeout_beyond_all_time_is_for_ever(fence, timeout):
+    threading.Timer(0.1, fence.signal, (1,)).start()
+    fence.wait(1, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, -5, 0.0, -10 ** 400])
 def test_no_time_only_looks(fence, timeout):
     with pytest.raises(vs.errors.DeadlineExceeded):
         fence.wait(1, timeout=timeout)

@@ -99,6 +99,11 @@ std::int64_t NanosecondsOf(nb::handle timeout) {
   if (nb::isinstance<nb::str>(timeout) || nb::isinstance<nb::bytes>(timeout)) {
     RefuseType("timeout", timeout, "seconds as a number, or None");
   }
+  int overflow = 0;  // An int may be larger than any float.
+  if (PyLong_Check(timeout.ptr())) {
+    PyLong_AsLongLongAndOverflow(timeout.ptr(), &overflow);
+  }
+  if (overflow != 0) return overflow > 0 ? VMMSHARE_FOREVER : 0;
   const double seconds = nb::cast<double>(nb::float_(timeout));
   if (std::isnan(seconds)) throw nb::value_error("timeout is not a number");
   if (seconds <= 0) return 0;

@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
 _VERSION = 1
 _MOST = 16 << 10  # Bytes of the first message.
 MOST_SLOTS = 8
+_FOR_EVER = 9e9  # Seconds, from which on a timeout is None: 285 years, as everywhere.
 _MOST_AGAIN = 64  # Waits of a stream for marks on its own value, until it has passed them.
 
 
@@ -36,7 +37,7 @@ def left_of(deadline: "float | None") -> "float | None":
 
 def left_since(began: float, timeout: "float | None") -> "float | None":
     """The same of one that began then: for who has no deadline, as the timeout is checked later."""
-    return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
+    return None if timeout is None or timeout > _FOR_EVER else max(timeout - (time.monotonic() - began), 0)
 
 
 def check_connection(connection: object, begin: str = "expected") -> None:
@@ -58,8 +59,8 @@ def _hello(own: socket.socket, timeout: "float | None", here: str, there: str
     """For the first message, which waits `timeout` seconds."""
     try:
         # A timeout of 0 would be another kind of error.
-        # Nor does it take more than 292 years, which is for ever.
-        own.settimeout(None if timeout is None or timeout > 9e9 else max(timeout, 1e-3))
+        # Nor does it take more than 292 years.
+        own.settimeout(None if timeout is None or timeout > _FOR_EVER else max(timeout, 1e-3))
         yield
         own.setblocking(True)
     except TimeoutError as why:
@@ -84,7 +85,7 @@ def check_is_here(made_in: int) -> None:
 
 
 def deadline_of(timeout: "float | None") -> "float | None":
-    return None if timeout is None else time.monotonic() + timeout
+    return None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
 
 
 def check_not_captured(stream: int, what: str) -> None:
