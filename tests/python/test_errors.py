@@ -203,6 +203,12 @@ def test_a_number_that_does_not_fit_is_named(pool, name, use, number):
         use(pool, number)
 
 
+def test_a_bool_that_stands_for_a_value_is_none(pool):
+    for use in (lambda fence: fence.signal(True), lambda fence: fence.wait(0, False)):
+        with pytest.raises(TypeError, match="value: expected an int, not a bool"):
+            with_a_fence(use)
+
+
 @pytest.mark.parametrize("number", [1 << 31, -(1 << 31) - 1, 1 << 70])
 @pytest.mark.parametrize("name, use", [
     ("device", lambda n: vs.Pool(device=n)), ("host_node", lambda n: vs.Pool(host_node=n)),

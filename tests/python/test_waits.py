@@ -235,7 +235,8 @@ def test_times_of_a_recall_that_make_no_sense(pool, remote, within):
 @pytest.mark.parametrize("value, says", [
     (None, "a fence without a value orders nothing: expected fence and value both"),
     (-1, "value -1 is none that a fence reaches: expected 0 to 281474976710655"),
-    (2 ** 48, "value 281474976710656 is none that a fence reaches: expected 0 to 281474976710655")])
+    (2 ** 48, "value 281474976710656 is none that a fence reaches: expected 0 to 281474976710655"),
+    (1 << 70, "value 1180591620717411303424 is none that a fence reaches: expected 0 to")])
 def test_a_fence_comes_with_a_value_that_it_reaches(pool, remote, fence, value, says):
     more = {} if value is None else {"value": value}
     with pool.empty(3, "int8") as own:
@@ -244,7 +245,14 @@ def test_a_fence_comes_with_a_value_that_it_reaches(pool, remote, fence, value, 
         assert pool.leases() == []  # Nothing was imported.
 
 
-@pytest.mark.parametrize("value", [0, 7])
+@pytest.mark.parametrize("value", ["3", 1.5])
+def test_a_value_that_is_no_int_is_told_so(pool, remote, fence, value):
+    with pool.empty(3, "int8") as own:
+        with pytest.raises(TypeError, match=f"value: expected an int, not a {type(value).__name__}"):
+            remote.open(own.ticket(), fence=fence, value=value)
+
+
+@pytest.mark.parametrize("value", [0, 7, 1 << 70])
 def test_a_value_comes_with_a_fence(pool, remote, value):
     with pool.empty(3, "int8") as own:
         with pytest.raises(ValueError, match=f"value {value} without a fence orders nothing"):

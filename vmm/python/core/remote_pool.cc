@@ -77,38 +77,52 @@ namespace {
 // The largest value that a fence reaches: Fence.wait() refuses what is above.
 constexpr std::int64_t kMaxFenceValue = (std::int64_t{1} << 48) - 1;
 
-// Null for none. TypeError for what is no fence. ValueError for a fence without a
-// value or a value without a fence, which would order nothing, and for a value
-// that no fence reaches, for which whoever takes the array would fail.
-const Fence* FenceOf(nb::handle fence, std::optional<std::int64_t> value) {
+using FenceValue = nb::typed<nb::object, std::optional<std::int64_t>>;
+
+// ValueError for a value that no fence reaches, for which whoever takes the array
+// would fail.
+std::uint64_t ValueOf(nb::handle given) {
+  const auto exact = Steal(PyNumber_Index(given.ptr()));
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(exact.ptr(), &overflow);
+  if (overflow == 0 && 0 <= value && value <= kMaxFenceValue) {
+    return static_cast<std::uint64_t>(value);
+  }
+  throw nb::value_error(("value " + Utf8(nb::str(exact)) +
+                         " is none that a fence reaches: expected 0 to " +
+                         std::to_string(kMaxFenceValue))
+                            .c_str());
+}
+
+// Null for none. TypeError for what is no fence, or no value. ValueError for a
+// fence without a value or a value without a fence, which would order nothing.
+const Fence* FenceOf(nb::handle fence, nb::handle value) {
   if (!fence.is_none() && !nb::isinstance<Fence>(fence)) {
     RefuseType("fence", fence, "a Fence");
   }
+  if (!value.is_none() && PyIndex_Check(value.ptr()) == 0) {
+    RefuseType("value", value, "an int");
+  }
   if (fence.is_none()) {
-    if (!value.has_value()) return nullptr;
-    throw nb::value_error(("value " + std::to_string(*value) +
+    if (value.is_none()) return nullptr;
+    throw nb::value_error(("value " + Utf8(nb::str(value)) +
                            " without a fence orders nothing: expected fence "
                            "and value both, or neither")
                               .c_str());
   }
-  if (!value.has_value()) {
+  if (value.is_none()) {
     throw nb::value_error(
         "a fence without a value orders nothing: expected fence and value "
         "both, or neither. Pass the value that the fence has once the contents "
         "are complete.");
   }
-  if (*value < 0 || *value > kMaxFenceValue) {
-    throw nb::value_error(("value " + std::to_string(*value) +
-                           " is none that a fence reaches: expected 0 to " +
-                           std::to_string(kMaxFenceValue))
-                              .c_str());
-  }
   return &nb::cast<const Fence&>(fence);
 }
 
 Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
-                   nb::handle fence, std::optional<std::int64_t> value) {
+                   nb::handle fence, const FenceValue& value) {
   const Fence* const after = FenceOf(fence, value);
+  const std::uint64_t reached = after == nullptr ? 0 : ValueOf(value);
   std::string_view rest(bytes.c_str(), bytes.size());
   ArrayTicket ticket;
   const Refusal wrong = DecodeArrayTicket(&rest, &ticket);
@@ -121,8 +135,7 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   CheckFits(ticket.layout, *storages.front());
   Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
   if (after != nullptr) {
-    nb::cast<Array&>(array).After(after->handle.shared(), after->pool,
-                                  static_cast<std::uint64_t>(*value));
+    nb::cast<Array&>(array).After(after->handle.shared(), after->pool, reached);
   }
   return array;
 }

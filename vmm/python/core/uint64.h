@@ -60,6 +60,9 @@ struct type_caster<vmm::python::UInt64<name>> {
 
   explicit operator Value() const {
     if (fits) return {number.value};
+    if (isinstance<bool_>(given)) {
+      vmm::python::RefuseType(name.text, given, "an int");
+    }
     const object exact = vmm::python::Steal(PyNumber_Index(given.ptr()));
     throw value_error((std::string(name.text) + " is " +
                        vmm::python::Utf8(str(exact)) +
