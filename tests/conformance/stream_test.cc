@@ -142,6 +142,13 @@ TEST_F(Streams, WorkWithoutACurrentContext) {
   EXPECT_EQ(cu.cuMemsetD8Async(address + 8, 1, 8, stream), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  // A default stream is the current context's (measured on H200, driver 580).
+  for (CUstream none : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
+    EXPECT_EQ(cu.cuStreamWriteValue64(none, address, 4, 0),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cu.cuStreamWaitValue64(none, address, 1, 0),
+              CUDA_ERROR_INVALID_CONTEXT);
+  }
   ASSERT_EQ(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
   EXPECT_EQ(Word(address), 3u);
 }
