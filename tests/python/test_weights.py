@@ -362,6 +362,18 @@ def test_some_of_a_files_tensors(keeper, tmp_path):
         assert list(weights) == ["b.c"]
 
 
+def test_a_selection_of_nothing_replaces_nothing(keeper, tmp_path):
+    """As a prefix with a slip of the pen takes."""
+    files = [safetensors(tmp_path / f"{one}.safetensors", ones(one)) for one in ("q", "v")]
+    vs.weights.load("files", files, address=keeper.address, **HOST)
+    for paths in (files, tmp_path, files[0]):
+        with pytest.raises(ValueError, match="`select` takes none of the [12] tensors in .*'q'"):
+            vs.weights.load("files", paths, select=lambda name: name == "qq",
+                            address=keeper.address, **HOST)
+    with vs.weights.open("files", address=keeper.address) as weights:
+        assert list(weights) == ["q", "v"] and weights.generation == 1
+
+
 def entry(dtype="F32", shape=(1,), offsets=(0, 4), **more):
     return json.dumps({"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets,
                              **more}}).encode()

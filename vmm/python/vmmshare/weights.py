@@ -236,6 +236,17 @@ def _check_assigned(assigned: "dict[str, bytes]", files: "builtins.list[bytes]",
                                   "that it has", "Fetch the files and their index anew.")
 
 
+def _selected(select: "typing.Callable[[str], bool]", headers: "builtins.list[typing.Any]",
+              paths: typing.Any) -> "typing.Callable[[str, int], bool]":
+    """Whether a tensor of a file is taken. An empty set would replace the one that is there."""
+    there = [(entry[0], file) for file, header in enumerate(headers) for entry in header.entries()]
+    taken = {one for one in there if select(one[0])}
+    if there and not taken:
+        raise ValueError(f"`select` takes none of the {len(there)} tensors in {paths!r}, the first "
+                         f"of which is {there[0][0]!r}")
+    return lambda tensor, file: (tensor, file) in taken
+
+
 def read_header(path: "str | bytes") -> typing.Any:
     return _core._Safetensors(os.fsencode(path))
 
@@ -259,7 +270,8 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
 
     paths: a file, several, or a folder: what its model.safetensors.index.json says, or its only
     other *.safetensors.index.json, and without one all its *.safetensors. Or such an index: of each
-    file that it names those tensors that it says are there. select(name): which tensors.
+    file that it names those tensors that it says are there. select(name): which tensors; ValueError
+    if it takes none.
     shard: what this rank takes of each, of which no more is read than that; each rank loads a set
     of its own, "llama/tp0" for example.
     threads: that read at once; as many as processors, at most 8, by default. progress(done,
@@ -290,9 +302,11 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     layout = layout_of(fingerprint, metadata, shard,
                        files=zip(shown, (header.metadata() for header in headers)))
 
-    takes = None if select is None else lambda tensor, _: select(tensor)
+    takes = None
     if assigned is not None:
         takes = lambda tensor, file: assigned.get(tensor) == files[file]
+    elif select is not None:
+        takes = _selected(select, headers, paths)
     reads = layout.add_files(headers, shown, takes, shard)
     with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
             _core._WeightsWriter(memory, layout) as writer:
