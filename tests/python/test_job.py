@@ -549,6 +549,36 @@ def test_functions_of_the_programs_own(cuda):
             vmmshare.job.KeyValues(rank, size, store.set, get)
 
 
+def over_values_as(kind):
+    """Of each rank of two the memory over a store that gives values back as `kind` makes them, or
+    what was raised."""
+    def get(key, timeout):
+        store.wait([key], datetime.timedelta(seconds=timeout))
+        return kind(store.get(key))
+
+    def work(rank):
+        try:
+            return vs.SymmetricMemory(0, 4096, vmmshare.job.KeyValues(rank, 2, store.set, get))
+        except Exception as error:
+            return error
+
+    store = Store()
+    return work
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_a_store_may_give_what_is_like_bytes(cuda, kind):
+    expect_one_memory(cuda, run(cuda, over_values_as(kind), 2))
+
+
+@pytest.mark.parametrize("kind", [lambda value: value.decode("latin-1"), list], ids=["str", "list"])
+def test_a_store_that_gives_no_bytes_is_named_and_no_rank_called_dead(cuda, kind):
+    """As redis-py with decode_responses=True."""
+    for error in run(cuda, over_values_as(kind), 2):
+        assert isinstance(error, TypeError), error
+        assert "get() of the exchange returned: expected bytes, as were put, not a " in str(error)
+
+
 class LikeEtcd(Store):
     """As PyTorch's EtcdStore, which is written in Python."""
 

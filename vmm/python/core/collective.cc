@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "vmm/python/core/bytes_like.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -30,13 +31,20 @@ struct Caller {
       if (missing && error.matches(PyExc_LookupError)) {
         return VMMSHARE_NOT_FOUND;
       }
-      // The first: the calls after it are made to say who is missing.
-      if (!raised.has_value()) raised.emplace(std::move(error));
-    } catch (const std::exception&) {
+      Keep(std::move(error));
+    } catch (const nb::builtin_exception& error) {
       // Not what an exchange returns.
-      return VMMSHARE_INVALID_ARGUMENT;
+      PyErr_SetString(PyExc_TypeError, error.what());
+      Keep(nb::python_error());
+    } catch (const std::exception&) {
+      return VMMSHARE_RESOURCE_EXHAUSTED;  // The host has no memory for it.
     }
     return VMMSHARE_CANCELLED;
+  }
+
+  // The first: the calls after it are made to say who is missing.
+  void Keep(nb::python_error error) {
+    if (!raised.has_value()) raised.emplace(std::move(error));
   }
 };
 
@@ -78,7 +86,13 @@ vmmshare_status CallGet(void* user, std::int32_t rank, const char* key,
                         std::uint64_t* size, std::int64_t) {
   return static_cast<FromAfar*>(user)->Run(
       [&](nb::handle exchange) {
-        const auto got = nb::cast<nb::bytes>(exchange.attr("get")(rank, key));
+        const nb::object returned = exchange.attr("get")(rank, key);
+        const nb::object bytes = BytesOrNull(returned);
+        if (!bytes.is_valid()) {
+          RefuseType("what get() of the exchange returned", returned,
+                     "bytes, as were put");
+        }
+        const auto got = nb::borrow<nb::bytes>(bytes);
         *size = got.size();
         std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
                     reinterpret_cast<char*>(value));

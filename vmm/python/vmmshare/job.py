@@ -94,8 +94,10 @@ class KeyValues:
 
         exchange = vmmshare.job.KeyValues(rank, size, set=store.put, get=store.wait_for)
 
-    set(key, value): keys are text, values bytes. get(key, timeout): the value, waiting up to
-    `timeout` seconds for somebody to set it; None or TimeoutError when nobody has. delete(key):
+    set(key, value): keys are text, values bytes. get(key, timeout): the value, as bytes, bytearray
+    or memoryview, waiting up to `timeout` seconds for somebody to set it; None or TimeoutError when
+    nobody has. What is none of these, the str of a store that decodes for example, is a TypeError of
+    the call that takes the exchange. delete(key):
     with it the store holds what the last three rounds put and no more. name: the same on all ranks;
     of exchanges over one store each has another one, also if one of them has ended before.
 
