@@ -210,6 +210,8 @@ TEST_F(Restorable, IsFilledByTheProgram) {
   Must(memory.Release(Keep::kNothing, Late()));
   const absl::Status nothing = memory.Restore();
   EXPECT_TRUE(absl::IsFailedPrecondition(nothing)) << nothing;
+  EXPECT_THAT(std::string(nothing.message()),
+              HasSubstr("in Python fill= or path="));
   EXPECT_TRUE(memory.is_released());
   Must(memory.Restore([](const Allocation& there) {
     WritePattern(there.address(), there.size(), 3);

@@ -80,7 +80,7 @@ def test_who_never_lets_go_is_named_and_nothing_changes(own, peer):
 def test_it_is_filled_by_a_function_or_a_file(own, tmp_path):
     array = own.array(COUNT, "int32")
     own.release(keep=False)
-    with pytest.raises(vs.errors.FailedPrecondition):
+    with pytest.raises(vs.errors.FailedPrecondition, match=r"keep=False.* in Python fill= or path="):
         own.restore()
 
     def fill(ptr, nbytes):
@@ -138,6 +138,63 @@ def test_what_is_no_path_to_restore_from_is_named(own):
         with pytest.raises(ValueError, match="offset is 5, .*no file was given: pass path="):
             own.restore(offset=5, **more)
     assert own.released
+
+
+def test_where_the_contents_do_not_matter_nothing_is_written(own):
+    array = own.array(COUNT, "int32")
+    own.release(keep=False)
+    own.restore(fill=lambda ptr, nbytes: None)
+    filled(array, 1)
+    assert holds(array, 1)
+
+
+def refuses(take):
+    with pytest.raises(vs.errors.FailedPrecondition, match=r"is released: .* Call restore\(\)"):
+        take()
+
+
+def test_an_array_is_not_taken_while_nothing_is_there(own):
+    """NumPy was given the addresses, and reading them ended the process."""
+    numpy = pytest.importorskip("numpy")
+    array = own.array(COUNT, "int32")
+    filled(array, 1)
+    before, view = numpy.asarray(array), array.view(4, "int32", 16)
+    with vs.connect_restorable(own.text) as theirs:
+        opened = theirs.array(COUNT, "int32")
+        theirs.release()
+        refuses(lambda: numpy.asarray(opened))
+        own.release()
+        for one in array, view, own.array(4, "int32"):
+            for take in (numpy.asarray, numpy.from_dlpack, numpy.sum, lambda one: one.__array__(),
+                         lambda one: one.__dlpack__(), lambda one: one._dlpack_unflagged(None)):
+                refuses(lambda: take(one))
+        assert array.ptr == own.ptr and array.shape == (COUNT,)
+        own.restore()
+        theirs.restore()
+        assert holds(opened, 1)
+    assert holds(array, 1) and (before == 1).all() and numpy.asarray(view).tolist() == [1] * 4
+
+
+def test_an_array_of_a_device_is_not_taken_while_nothing_is_there(driver):
+    with vs.restorable(nbytes=1 << 20) as made:
+        array = made.array(4, "int32")
+        takes = (lambda: array.__dlpack__(), lambda: array.__dlpack__(stream=-1),
+                 lambda: array._use_on(1), lambda: array.__cuda_array_interface__)
+        made.release()
+        for take in takes:
+            refuses(take)
+        made.restore()
+        for take in takes:
+            take()
+
+
+def test_an_array_is_not_put_while_nothing_is_there(own, keeper):
+    array = own.array(COUNT, "int32")
+    filled(array, 1)
+    own.release()
+    refuses(lambda: vs.weights.put("a", {"a": array}, address=keeper.address, host_node=0))
+    own.restore()
+    assert vs.weights.put("a", {"a": array}, address=keeper.address, host_node=0) == 1
 
 
 def test_what_fill_raises_is_raised_and_it_stays_released(own):

@@ -88,7 +88,9 @@ absl::Status RestorableAllocation::Restore(const Fill& fill) {
   if (fill == nullptr && kept_ == nullptr) {
     return absl::FailedPreconditionError(
         "Restore of memory of which Release() kept nothing, as it was told "
-        "(Keep::kNothing): give a Fill, such as FillFromFile()");
+        "(Keep::kNothing, in Python keep=False). Give a Fill, such as "
+        "FillFromFile() (in C `fill` or `path`, in Python fill= or path=): "
+        "where the contents do not matter, one that writes nothing.");
   }
   // Also when something is thrown, as by a `fill` of the program's.
   absl::Cleanup release_again = [&] {

@@ -70,6 +70,7 @@ nb::dict CudaArrayInterface(const Array& array) {
             ? "__cuda_array_interface__: it is memory of the host"
             : "__cuda_array_interface__: it has no such dtype; use DLPack");
   }
+  storage->CheckIsThere();
   array.Order(LegacyStream());
   storage->UseOnUnsaid();
   nb::dict interface;
@@ -244,8 +245,10 @@ void DefineArray(nb::module_& module) {
           "_use_on",
           [](const Array& a, std::intptr_t stream) {
             void* const on = NamedStream(OneStreamOf(stream));
+            const auto storage = a.storage();
+            storage->CheckIsThere();
             a.Order(on);
-            a.storage()->UseOn(on);
+            storage->UseOn(on);
           },
           nb::arg("stream"))
       .def_prop_ro(
@@ -256,6 +259,7 @@ void DefineArray(nb::module_& module) {
       .def(
           "_await_fence",
           [](const Array& a, nb::handle timeout) {
+            a.storage()->CheckIsThere();
             a.Await(NanosecondsOf(timeout));
           },
           nb::arg("timeout").none())

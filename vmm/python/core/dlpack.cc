@@ -92,6 +92,7 @@ void* ConsumersStream(nb::handle stream, const DLDevice& device, bool* order) {
 // stream.
 void Prepare(const Array& array, nb::handle stream) {
   const auto storage = array.storage();
+  storage->CheckIsThere();
   bool order = true;
   void* const on = ConsumersStream(stream, storage->place.device, &order);
   if (!order) return;

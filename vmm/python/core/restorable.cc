@@ -24,19 +24,35 @@ namespace {
 // Arrays of it stay where they are while it is released.
 class RestorableMemory final : public Storage {
  public:
-  RestorableMemory(std::shared_ptr<vmmshare_restorable> memory, Place where)
+  RestorableMemory(std::shared_ptr<vmmshare_restorable> memory, Place where,
+                   std::shared_ptr<const bool> is_filled)
       : Storage(vmmshare_restorable_address(memory.get()),
                 vmmshare_restorable_requested_size(memory.get()), where),
-        memory_(std::move(memory)) {}
+        memory_(std::move(memory)),
+        is_filled_(std::move(is_filled)) {}
+
+  void CheckIsThere() const override {
+    // What fills it may take it before it counts as restored.
+    if (vmmshare_restorable_is_released(memory_.get()) == 0 || *is_filled_) {
+      return;
+    }
+    Raise(VMMSHARE_FAILED_PRECONDITION,
+          "the array is of memory that is released: nothing is at its "
+          "addresses",
+          "Call restore() of the Restorable first. What was taken of the array "
+          "before release() is good again then, too.");
+  }
 
  private:
   const std::shared_ptr<vmmshare_restorable> memory_;
+  const std::shared_ptr<const bool> is_filled_;
 };
 
 struct Restorable {
   Holder<vmmshare_restorable> handle;
   Place place;
-  mutable bool is_filled = false;  // By a program's `fill`. The GIL guards it.
+  // By a program's `fill`. The GIL guards it; arrays of the memory may outlive this.
+  std::shared_ptr<bool> is_filled = std::make_shared<bool>(false);
   // How often it came back. A restore may outlive this.
   std::shared_ptr<std::atomic<std::uint64_t>> restores =
       std::make_shared<std::atomic<std::uint64_t>>(0);
@@ -45,7 +61,7 @@ struct Restorable {
 // What `fill` calls would wait for the end of `fill`, and so would what it waits
 // for.
 void CheckIsNotFilled(const Restorable& self) {
-  if (!self.is_filled) return;
+  if (!*self.is_filled) return;
   Raise(VMMSHARE_FAILED_PRECONDITION, "the memory is being filled by restore()",
         "Call it after restore(), not in `fill`.");
 }
@@ -151,7 +167,7 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
     return;
   }
   // On this thread: what the program calls there raises here.
-  Filler filler{.call = fill, .is_called = &self.is_filled};
+  Filler filler{.call = fill, .is_called = self.is_filled.get()};
   options.fill = &Fill;
   options.user = &filler;
   vmmshare_error* error = nullptr;
@@ -176,9 +192,9 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
 
 Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
                       nb::handle dtype, UInt64<"offset"> offset) {
-  return ArrayIn(
-      std::make_shared<RestorableMemory>(self.handle.shared(), self.place),
-      shape, dtype, offset);
+  return ArrayIn(std::make_shared<RestorableMemory>(self.handle.shared(),
+                                                    self.place, self.is_filled),
+                 shape, dtype, offset);
 }
 
 std::optional<double> Recalled(const Restorable& self) {
@@ -246,7 +262,8 @@ void DefineRestorable(nb::module_& module) {
            "Brings it back at the same addresses. Own memory gets what was "
            "kept, or what a file\nat `path` has from `offset` on, or what "
            "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
-           "FailedPrecondition. Another\nprocess's: waits until "
+           "FailedPrecondition, and so is a restore without either where "
+           "nothing\nwas kept. Another\nprocess's: waits until "
            "its owner has restored it, ResourceExhausted if that has not\n"
            "after `timeout` seconds, None for ever. DeadlineExceeded when "
            "another release or\nrestore of it goes on until then, or the owner "
@@ -255,8 +272,9 @@ void DefineRestorable(nb::module_& module) {
       .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,
            "A typed view from `offset` bytes on, good whenever the memory is "
-           "not released. It\nkeeps the memory. ValueError when it would leave "
-           "it.");
+           "not released: taking it\nthen, by from_dlpack() for example, is "
+           "FailedPrecondition. It keeps the memory.\nValueError when it would "
+           "leave it.");
   DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
   module.def("_restorable", &Create, nb::arg("server"), nb::arg("device"),
              nb::arg("nbytes"), nb::arg("host_node").none());

@@ -59,6 +59,8 @@ class Storage {
   // was released since. Of whole memory too: nobody has to keep its streams until
   // it goes.
   virtual void* stream() const { return nullptr; }
+  // Raises while its addresses are kept and nothing is there: nobody may take it.
+  virtual void CheckIsThere() const {}
 
   const MadeHere made;
   Place place;  // Known, and not changed, once anybody else has it.
