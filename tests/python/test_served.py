@@ -142,7 +142,7 @@ def test_who_has_it_open_learns_that_its_owner_ended(driver):
             owner(line)
         owner("served = vs.serve_array(vs.Allocation(nbytes=64).array(64, 'uint8'))")
         ticket = owner("served.ticket")
-        with vs.open_array(ticket) as theirs:
+        with vs.open_array(memoryview(ticket)) as theirs:
             assert theirs.recalled_in is None
             owner.kill()
             deadline = time.monotonic() + 30

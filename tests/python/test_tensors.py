@@ -138,6 +138,7 @@ def test_empty_tensors_need_no_memory(Tensor, block, remote):
     opened = vs.torch.open_all(remote, vs.torch.share_all(tensors))
     assert opened["a"].shape == (0, 3) and opened["b"].array.tolist() == [0, 1]
     assert vs.torch.open_all(remote, vs.torch.share_all({})) == {}
+    assert [*vs.torch.open_all(remote, bytearray(vs.torch.share_all(tensors)))] == ["a", "b"]
 
 
 @pytest.mark.parametrize("device", [0, 1, None])

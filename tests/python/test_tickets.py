@@ -102,6 +102,20 @@ def test_what_is_no_bytes(remote, ticket):
         remote.open(ticket)
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview,
+                                  lambda ticket: memoryview(ticket[::-1])[::-1]],
+                         ids=["bytearray", "memoryview", "memoryview with gaps"])
+def test_what_is_like_bytes(remote, ticket, kind):
+    """As a socket's recv_into() and ZeroMQ have them."""
+    assert remote.open(kind(ticket)).shape == remote.open(ticket).shape
+    data = vs.share_all({})
+    assert remote.open_all(kind(data)) == []
+    with vs.FencePool() as fences, vs.serve(fences) as share, fences.new() as fence:
+        with vs.connect_fences(str(share)) as theirs, theirs.open(kind(fence.ticket())) as opened:
+            fence.signal(3)
+            opened.wait(3)
+
+
 def test_a_stale_ticket(pool, remote):
     array = pool.empty(3, "int8")
     ticket = array.ticket()

@@ -25,7 +25,8 @@ def theirs(text: str, ticket: bytes) -> float | None:
         fence.wait(0, 1)
         fence.wait(1, timeout=None)
         array: vs.Array = remote.open(ticket, fence=fence, value=1)
-        names: list[tuple[str, vs.Array]] = remote.open_all(ticket)
+        names: list[tuple[str, vs.Array]] = remote.open_all(memoryview(ticket))
+        print(remote.open(bytearray(ticket)).shape, vs.open_array(memoryview(ticket)).shape)
         print(array.shape, names, remote.recalled()[0] + 1)
         return None
     memory: vs.Allocation = remote

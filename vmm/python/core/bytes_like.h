@@ -5,6 +5,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <string_view>
+
 namespace vmm::python {
 
 // `given` as bytes, a copy unless it is that. Null for what is not like bytes;
@@ -20,6 +23,31 @@ inline nanobind::object BytesOrNull(nanobind::handle given) noexcept {
   return bytes;
 }
 
+// An argument that is like bytes.
+struct BytesLike {
+  // NOLINTNEXTLINE(google-explicit-constructor): it stands for them.
+  operator std::string_view() const {
+    const auto held = nanobind::borrow<nanobind::bytes>(bytes);
+    return {held.c_str(), held.size()};
+  }
+  nanobind::object bytes;
+};
+
 }  // namespace vmm::python
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<vmm::python::BytesLike> {
+  NB_TYPE_CASTER(vmm::python::BytesLike,
+                 const_name("bytes | bytearray | memoryview"))
+
+  bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
+    value.bytes = vmm::python::BytesOrNull(source);
+    return value.bytes.is_valid();
+  }
+};
+
+}  // namespace nanobind::detail
 
 #endif  // VMMSHARE_VMM_PYTHON_CORE_BYTES_LIKE_H_

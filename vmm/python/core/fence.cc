@@ -2,8 +2,10 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "vmm/python/core/bytes_like.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
@@ -53,8 +55,9 @@ Object<Fence> Create(const FencePool& self) {
                    pool);
 }
 
-Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
+Object<Fence> Open(const FencePool& self, const BytesLike& given,
                    nb::handle timeout) {
+  const std::string_view ticket = given;
   if (ticket.size() != VMMSHARE_FENCE_TICKET_BYTES) {
     Raise(VMMSHARE_INVALID_ARGUMENT,
           (std::to_string(ticket.size()) + " bytes are no fence's ticket")
@@ -66,7 +69,7 @@ Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
   WaitInSlices(
       NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
         return vmmshare_fence_open(
-            pool.get(), reinterpret_cast<const std::uint8_t*>(ticket.c_str()),
+            pool.get(), reinterpret_cast<const std::uint8_t*>(ticket.data()),
             slice, &made, error);
       });
   return MakeFence(std::shared_ptr<vmmshare_fence>(made, &vmmshare_fence_close),

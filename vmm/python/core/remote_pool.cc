@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "vmm/python/core/array.h"
+#include "vmm/python/core/bytes_like.h"
 #include "vmm/python/core/opening.h"
 #include "vmm/python/core/options.h"
 #include "vmm/python/core/wait.h"
@@ -119,11 +120,11 @@ const Fence* FenceOf(nb::handle fence, nb::handle value) {
   return &nb::cast<const Fence&>(fence);
 }
 
-Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
+Object<Array> Open(RemotePool& self, const BytesLike& bytes, nb::handle timeout,
                    nb::handle fence, const FenceValue& value) {
   const Fence* const after = FenceOf(fence, value);
   const std::uint64_t reached = after == nullptr ? 0 : ValueOf(value);
-  std::string_view rest(bytes.c_str(), bytes.size());
+  std::string_view rest = bytes;
   ArrayTicket ticket;
   const Refusal wrong = DecodeArrayTicket(&rest, &ticket);
   if (wrong.status != VMMSHARE_OK) RefuseTicket(wrong);

@@ -10,6 +10,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/array_set.h"
+#include "vmm/python/core/bytes_like.h"
 #include "vmm/python/core/exchange.h"
 #include "vmm/python/core/foreign.h"
 #include "vmm/python/core/handles.h"
@@ -134,11 +135,11 @@ DLDevice PlaceOfMark(std::uint64_t mark) {
 
 // Calls `prepare(storages)`, and `take(entry, storage)` for each array.
 template <typename Prepare, typename Take>
-void ReadSet(RemotePool& pool, const nb::bytes& bytes, nb::handle timeout,
+void ReadSet(RemotePool& pool, const BytesLike& bytes, nb::handle timeout,
              const Prepare& prepare, const Take& take) {
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   SetReader set;
-  Refuse(set.Start({bytes.c_str(), bytes.size()}));
+  Refuse(set.Start(bytes));
   const std::vector<std::shared_ptr<Storage>> storages =
       pool.Import(set.tickets(), set.blocks(), timeout_ns);
   prepare(storages);
@@ -157,7 +158,7 @@ void ReadSet(RemotePool& pool, const nb::bytes& bytes, nb::handle timeout,
 
 using NamedArrays = nb::typed<nb::list, nb::typed<nb::tuple, nb::str, Array>>;
 
-NamedArrays OpenAll(RemotePool& self, const nb::bytes& bytes,
+NamedArrays OpenAll(RemotePool& self, const BytesLike& bytes,
                     nb::handle timeout) {
   NamedArrays list;
   ReadSet(
@@ -171,7 +172,7 @@ NamedArrays OpenAll(RemotePool& self, const nb::bytes& bytes,
 
 // `stream_of(device)` is the stream on which the tensors will be used; the rest as
 // TensorMaker has it.
-nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
+nb::dict OpenTensors(RemotePool& self, const BytesLike& bytes,
                      nb::handle timeout, nb::handle type,
                      nb::handle from_capsule, nb::handle stream_of,
                      nb::handle as_type) {

@@ -230,12 +230,12 @@ def _lasting(array: typing.Any, read: "_reads.Read") -> typing.Any:
     return (array, read.kept) if hasattr(array, "__dlpack__") else array
 
 
-def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: typing.Any,
-               carried: "typing.Callable[[str], str]") -> "tuple[Array, str]":
+def open_parts(ticket: "bytes | bytearray | memoryview", timeout: "float | None", writable: bool,
+               device: typing.Any, carried: "typing.Callable[[str], str]") -> "tuple[Array, str]":
     """The Array of a Served.ticket, of the type that `carried` makes of its own, and that."""
     from . import connect
     try:
-        what = json.loads(ticket)
+        what = json.loads(bytes(ticket) if isinstance(ticket, memoryview) else ticket)
         text, dtype, offset = str(what["text"]), str(what["dtype"]), what["offset"]
         text.encode()  # JSON may say what is no Unicode.
         dtype = dtype.removeprefix("torch.")
@@ -259,8 +259,8 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: t
         raise
 
 
-def open_array(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool = False,
-               device: "Device | int | str | None" = None) -> Array:
+def open_array(ticket: "bytes | bytearray | memoryview", *, timeout: "float | None" = 10.0,
+               writable: bool = False, device: "Device | int | str | None" = None) -> Array:
     """The Array of a Served.ticket, for from_dlpack() of any library.
 
     timeout: seconds, None for ever. writable: otherwise it is mapped read-only, which what was

@@ -254,7 +254,7 @@ def _as_type(tensor, dtype: str):
     return tensor.view(getattr(_library(), dtype))
 
 
-def open_all(remote: RemotePool, tickets: bytes, *,
+def open_all(remote: RemotePool, tickets: "bytes | bytearray | memoryview", *,
              timeout: "float | None" = 10.0) -> "dict[str, torch.Tensor]":
     """The tensors of share_all(), by name. `timeout` in seconds, None for ever.
 
@@ -263,7 +263,7 @@ def open_all(remote: RemotePool, tickets: bytes, *,
     what was damaged or would leave its block.
     """
     torch = _library()
-    if not isinstance(remote, RemotePool) or not isinstance(tickets, bytes):
+    if not isinstance(remote, RemotePool) or not isinstance(tickets, (bytes, bytearray, memoryview)):
         raise TypeError("expected a RemotePool, from connect(), and the bytes of share() or "
                         f"share_all(), not a {type(remote).__name__} and a "
                         f"{type(tickets).__name__}")
@@ -271,7 +271,8 @@ def open_all(remote: RemotePool, tickets: bytes, *,
                                 _as_type)
 
 
-def open(remote: RemotePool, ticket: bytes, *, timeout: "float | None" = 10.0) -> "torch.Tensor":
+def open(remote: RemotePool, ticket: "bytes | bytearray | memoryview", *,
+         timeout: "float | None" = 10.0) -> "torch.Tensor":
     """The tensor of share()."""
     tensors = open_all(remote, ticket, timeout=timeout)
     if len(tensors) != 1:
@@ -292,8 +293,8 @@ def serve(tensor: "torch.Tensor", *, legacy: bool = False, copy: bool = False) -
     return _served.serve_array(tensor, legacy=legacy, copy=copy)
 
 
-def open_served(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool = False,
-                device: "Device | int | str | None" = None) -> "torch.Tensor":
+def open_served(ticket: "bytes | bytearray | memoryview", *, timeout: "float | None" = 10.0,
+                writable: bool = False, device: "Device | int | str | None" = None) -> "torch.Tensor":
     """The tensor of a Served.ticket. As vmmshare.open_array()."""
     torch = _library()
     # DLPack does not carry float8 to PyTorch, but bytes.
