@@ -83,6 +83,9 @@ def test_what_numpy_asks_for_when_it_takes_an_array(pool):
         del columns, made
     with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
         np.asarray(array)
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        with array:
+            pass
 
 
 def test_numpy_takes_anothers_array_as_it_is_mapped(pool, remote):

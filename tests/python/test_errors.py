@@ -57,6 +57,9 @@ def test_closing_twice_and_using_after(driver, make):
             vs.Driver: lambda: made.version}
     with pytest.raises(errors.FailedPrecondition, match="was closed"):
         uses[type(made)]()
+    with pytest.raises(errors.FailedPrecondition, match="was closed"):
+        with made:
+            pass
 
 
 def put(**more):
@@ -88,6 +91,16 @@ def opened_weights(keeper):
     with vs.weights.draft({"a": (4, "int8")}, host_node=0) as draft:
         draft.put("a", address=keeper.address)
     return vs.weights.open("a", address=keeper.address)
+
+
+def test_what_was_closed_is_not_entered(keeper):
+    """As the extension module's: a `with` block of what can do nothing is a mistake."""
+    for made in vs.RingHome(host_node=0), opened_weights(keeper):
+        with made as entered:
+            assert entered is made
+        with pytest.raises(errors.FailedPrecondition, match="was closed"):
+            with made:
+                pass
 
 
 @pytest.mark.parametrize("make", [

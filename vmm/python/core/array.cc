@@ -269,7 +269,12 @@ void DefineArray(nb::module_& module) {
            "pool.")
       .def("close", &Array::Close,
            "Lets go of the memory; what was made of it keeps it.")
-      .def("__enter__", [](Object<Array> self) { return self; })
+      .def(
+          "__enter__",
+          [](Object<Array> self) {
+            nb::cast<const Array&>(self).storage();  // Raises if it was closed.
+            return self;
+          })
       .def("__exit__", [](Array& a, nb::args) { a.Close(); })
       .def("__repr__", &Describe)
       .def("__dlpack__", &MakeCapsule, nb::kw_only(),

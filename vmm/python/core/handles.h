@@ -116,7 +116,12 @@ void DefineClosing(nanobind::class_<T>& type, const char* what) {
   type.def("close", &CloseAll<T>, what)
       .def_prop_ro("closed",
                    [](const T& self) { return self.handle.is_closed(); })
-      .def("__enter__", [](Object<T> self) { return self; })
+      .def("__enter__",
+           [](Object<T> self) {
+             // Raises if it was closed.
+             nanobind::cast<const T&>(self).handle.shared();
+             return self;
+           })
       .def("__exit__", [](T& self, nanobind::args) { CloseAll(self); });
 }
 

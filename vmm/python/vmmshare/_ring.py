@@ -10,9 +10,9 @@ import threading
 import typing
 
 from . import _core, errors
-from ._closing import Closing
+from ._closing import Closing, check_open
 from ._core import Array, Device
-from ._sync import (Mark, Marks, check_connection, check_is_here, check_open, deadline_of, keep,
+from ._sync import (Mark, Marks, check_connection, check_is_here, deadline_of, keep,
                     left_of)
 
 

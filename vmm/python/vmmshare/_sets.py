@@ -7,13 +7,13 @@ import time
 import typing
 
 from . import _core
-from ._closing import Closing
+from ._closing import Closing, check_open
 from ._core import Allocation, Array, Keeper
 from ._names import checked_name
 from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
-from ._sync import Mark, Marks, check_open, left_since
+from ._sync import Mark, Marks, left_since
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 if typing.TYPE_CHECKING:

@@ -70,12 +70,6 @@ def _hello(own: socket.socket, timeout: "float | None", here: str, there: str
         raise Unavailable(f"{here}: the other end hung up: {why}", "Connect anew.") from why
 
 
-def check_open(handle: typing.Any) -> None:
-    if handle.closed:
-        raise FailedPrecondition("the object was closed",
-                                 "Use it before close(), or before its `with` block ends.")
-
-
 def check_is_here(made_in: int) -> None:
     """Of what was made in the process `made_in`. In a forked child all is the parent's, and a turn
     that one of the parent's threads had at the fork is taken for ever."""
