@@ -122,11 +122,24 @@ class Named:
 
 
 @pytest.mark.parametrize("dtype", [
-    "float12", "object", "", "<f4", 3, None, "U8", "\ud800", Named("\ud800"), np.dtype(">f4"),
+    "float12", "object", "", ">f4", "<", "f", "<<f4", "float", "half", 3, None, "U8", "\ud800", Named("\ud800"), np.dtype(">f4"),
     np.dtype(">c16")], ids=ascii)
 def test_other_types_are_refused(pool, dtype):
     with pytest.raises(TypeError, match="is not known"):
         pool.empty(3, dtype)
+
+
+@pytest.mark.parametrize("spelled", ["<f4", "f4", "=f4", "|f4"])
+def test_a_type_may_be_spelled_as_numpy_does(pool, spelled):
+    with pool.empty(3, spelled) as array:
+        assert array.dtype == np.dtype(spelled).name == "float32"
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint64", "float16", "complex128"])
+def test_numpys_own_spelling_of_a_type_is_understood(pool, name):
+    for spelled in np.dtype(name).str, np.dtype(name).str[1:]:
+        with pool.empty(3, spelled) as array:
+            assert array.dtype == name
 
 
 @pytest.mark.parametrize("shape", [-1, (2, -3), (1 << 62, 4), (1 << 40, 1 << 40), (1,) * 33,

@@ -80,8 +80,15 @@ const DType* FindDType(DLDataType dlpack) {
 }
 
 const DType* FindDTypeOfTypestr(std::string_view typestr) {
+  constexpr std::string_view kOwnOrders = "<=|";
+  if (!typestr.empty() && kOwnOrders.find(typestr.front()) != kOwnOrders.npos) {
+    typestr.remove_prefix(1);
+  }
   for (const DType& type : kTypes) {
-    if (type.typestr != nullptr && typestr == type.typestr) return &type;
+    if (type.typestr != nullptr &&
+        typestr == std::string_view(type.typestr).substr(1)) {
+      return &type;
+    }
   }
   return nullptr;
 }
@@ -91,6 +98,7 @@ const DType& DTypeOf(nb::handle object, const char* remedy) {
   const std::string text = Utf8(nb::str(object));
   if (nb::isinstance<nb::str>(object)) {
     found = FindByName(text);
+    if (found == nullptr) found = FindDTypeOfTypestr(text);
   } else if (!IsSwapped(object)) {
     // numpy.dtype has a name, numpy.float16 a __name__, torch.float16 a text.
     found = FindByAttribute(object, "name");

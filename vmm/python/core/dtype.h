@@ -23,10 +23,11 @@ struct DType {
 // Null when there is none.
 const DType* FindDType(std::uint8_t code);
 const DType* FindDType(DLDataType dlpack);
+// As NumPy spells it, "<f4" or "f4"; null also for another order of bytes.
 const DType* FindDTypeOfTypestr(std::string_view typestr);
 
-// Of "float16", numpy.float16, numpy.dtype("float16"), torch.float16 and so on.
-// TypeError for what is none of the list, with `remedy` behind that.
+// Of "float16", "<f2", numpy.float16, numpy.dtype("float16"), torch.float16 and
+// so on. TypeError for what is none of the list, with `remedy` behind that.
 const DType& DTypeOf(nanobind::handle object, const char* remedy = "");
 
 // What to do about a tensor or array of a type that is none of the list.

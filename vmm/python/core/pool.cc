@@ -189,10 +189,11 @@ void DefinePool(nb::module_& module) {
           "peers with the\nfirst.")
       .def("empty", &Empty, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("stream") = 0,
-           "An array of whatever was there before. `stream`: a CUstream as an "
-           "int, whose work\nuses it first; 0 is the legacy default stream. "
-           "The first from_dlpack() on another one\nmakes that wait for what "
-           "is on it. ResourceExhausted when it does not fit.")
+           "An array of whatever was there before. `dtype`: \"float16\", "
+           "NumPy's \"<f2\", or a dtype\nof NumPy's or PyTorch's. `stream`: a "
+           "CUstream as an int, whose work uses it first; 0\nis the legacy "
+           "default stream. The first from_dlpack() on another one makes that "
+           "wait\nfor what is on it. ResourceExhausted when it does not fit.")
       .def("_allocate", &Allocate, nb::arg("nbytes"), nb::arg("stream"))
       .def("_free", &Free, nb::arg("ptr"), nb::arg("stream"))
       .def("_kept", &Kept)
