@@ -116,6 +116,30 @@ def test_what_numpy_cannot_look_at_says_what_can(driver):
             assert np.asarray(array.view(array.shape, bits)).dtype == bits
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 5), (4, 2)], ids=str)
+def test_how_large_it_is_says_what_numpys_says(pool, shape):
+    with pool.empty(shape, "int16") as array:
+        same = np.empty(shape, "int16")
+        assert (array.ndim, array.size, array.nbytes) == (same.ndim, same.size, same.nbytes)
+        assert array  # Whatever it has.
+        if shape:
+            assert len(array) == len(same)
+        else:
+            with pytest.raises(TypeError, match="no dimensions"):
+                len(array)
+
+
+def test_a_repr_says_what_it_is(driver):
+    with vs.Pool(host_node=0) as pool, vs.Pool(device=0) as other:
+        assert (repr(pool), repr(other)) == ("<vmmshare.Pool, host>", "<vmmshare.Pool, device 0>")
+    assert repr(pool) == "<vmmshare.Pool, closed>"
+    with vs.Allocation(nbytes=100, host_node=0) as memory, vs.serve(memory) as share:
+        assert repr(memory) == f"<vmmshare.Allocation, 100 bytes at {memory.ptr:#x}>"
+        with vs.connect(str(share)) as theirs:
+            assert repr(theirs).endswith(f" at {theirs.ptr:#x}, read-only>")
+    assert repr(memory) == "<vmmshare.Allocation, closed>"
+
+
 class Named:
     def __init__(self, name):
         self.name = name

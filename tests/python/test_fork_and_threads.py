@@ -132,6 +132,19 @@ def test_a_child_is_told_where_the_c_interface_has_no_error(driver, use):
         assert in_a_child(work) == 0
 
 
+def test_a_childs_log_may_have_what_is_the_parents(pool):
+    """A logger or a debugger makes a repr() of all there is, in the middle of anything."""
+    with vs.Allocation(nbytes=100, host_node=0) as memory, pool.empty(3, "int8") as array:
+        device = vs.devices()[0]
+
+        def work():
+            for one, name in ((pool, "Pool"), (memory, "Allocation"), (array, "Array"),
+                              (device, "Device")):
+                assert repr(one) == f"<vmmshare.{name}, the parent's>"
+
+        assert in_a_child(work) == 0
+
+
 @pytest.mark.parametrize("make, use", [
     (lambda: vs.Pool(host_node=0), lambda made, pool: made.empty(4, "uint8")),
     (vs.Server, lambda made, pool: made.share(pool))], ids=["Pool.empty", "Server.share"])

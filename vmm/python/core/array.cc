@@ -85,6 +85,7 @@ nb::dict CudaArrayInterface(const Array& array) {
 
 std::string Describe(const Array& array) {
   if (array.is_closed()) return "<vmmshare.Array, closed>";
+  if (array.is_the_parents()) return "<vmmshare.Array, the parent's>";
   const auto storage = array.storage();
   const Place& place = storage->place;
   const std::string where =
@@ -221,6 +222,20 @@ void DefineArray(nb::module_& module) {
             return a.layout().elements() * a.layout().dtype->itemsize();
           },
           "Bytes of its elements.")
+      .def_prop_ro("ndim",
+                   [](const Array& a) { return a.layout().shape.size(); })
+      .def_prop_ro(
+          "size", [](const Array& a) { return a.layout().elements(); },
+          "How many elements it has.")
+      .def("__len__",
+           [](const Array& a) {
+             if (a.layout().shape.empty()) {
+               throw nb::type_error("an array of no dimensions has no len()");
+             }
+             return a.layout().shape.front();
+           })
+      // An empty one is an array, too, and one of no dimensions has no len().
+      .def("__bool__", [](const Array&) { return true; })
       .def_prop_ro("ptr", &Array::address,
                    "The address, of the device or host.")
       .def_prop_ro("readonly",

@@ -42,6 +42,8 @@ class Array {
 
   void Close() { storage_.reset(); }
   bool is_closed() const { return storage_ == nullptr; }
+  // Of one that is not closed.
+  bool is_the_parents() const { return !storage_->made.is_still_here(); }
 
  private:
   std::shared_ptr<Storage> storage_;

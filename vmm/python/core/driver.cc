@@ -148,11 +148,9 @@ void DefineDriver(nb::module_& module) {
           "Whether it is the host-memory driver, for tests without a "
           "GPU.")
       .def("__repr__", [](const Driver& d) {
-        return "<vmmshare.Driver " +
-               std::string(d.handle.is_closed()
-                               ? "closed"
-                               : vmmshare_driver_describe(d.handle.get())) +
-               ">";
+        return Described("Driver", d.handle, [](const vmmshare_driver* it) {
+          return std::string(" ") + vmmshare_driver_describe(it);
+        });
       });
   DefineClosing(driver, "Lets go of it; it stays loaded.");
 
@@ -186,10 +184,11 @@ void DefineDriver(nb::module_& module) {
           },
           nb::arg("owner"), "Whether it reaches the memory of `owner`.")
       .def("__repr__", [](const Device& d) {
-        return "<vmmshare.Device " +
-               std::to_string(vmmshare_device_ordinal(d.handle.get())) + ": " +
-               vmmshare_device_name(d.handle.get()) + ", " +
-               vmmshare_device_uuid_text(d.handle.get()) + ">";
+        return Described("Device", d.handle, [](const vmmshare_device* it) {
+          return " " + std::to_string(vmmshare_device_ordinal(it)) + ": " +
+                 vmmshare_device_name(it) + ", " +
+                 vmmshare_device_uuid_text(it);
+        });
       });
 
   module.def(

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@ class Holder {
   // For closing it elsewhere; null when it was closed.
   std::shared_ptr<T> Take() { return std::move(handle_); }
   bool is_closed() const { return handle_ == nullptr; }
+  bool is_the_parents() const { return !made_.is_still_here(); }
 
   // Raises when it was closed, or is the parent's. A copy: without the GIL, or
   // in a call back into Python, another thread may close this.
@@ -123,6 +125,17 @@ void DefineClosing(nanobind::class_<T>& type, const char* what) {
              return self;
            })
       .def("__exit__", [](T& self, nanobind::args) { CloseAll(self); });
+}
+
+// For repr(), which raises nothing: the class, and `more(handle)` of what can be
+// used.
+template <typename T, typename More>
+std::string Described(const char* name, const Holder<T>& handle,
+                      const More& more) {
+  const std::string begin = std::string("<vmmshare.") + name;
+  if (handle.is_closed()) return begin + ", closed>";
+  if (handle.is_the_parents()) return begin + ", the parent's>";
+  return begin + more(handle.get()) + ">";
 }
 
 // The driver that is used where none is named: set_driver()'s, or else the

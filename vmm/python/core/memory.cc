@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,6 +122,16 @@ bool IsKnown(std::uint64_t address) {
     return vmmshare_classify(DefaultDriver().get(), address, &info, error);
   });
   return info.kind != VMMSHARE_POINTER_NOT_CUDA;
+}
+
+std::string DescribeMemory(const Allocation& self) {
+  return Described("Allocation", self.handle, [&](const vmmshare_memory* it) {
+    std::ostringstream text;
+    text << ", " << vmmshare_memory_requested_size(it) << " bytes at 0x"
+         << std::hex << vmmshare_memory_address(it)
+         << (self.readonly ? ", read-only" : "");
+    return text.str();
+  });
 }
 
 int DeviceAt(std::uint64_t address) {
@@ -259,6 +270,7 @@ void DefineMemory(nb::module_& module) {
       .def_prop_ro("passed_over", &PassedOver,
                    "Of memory made here: the kinds of handle that it was to "
                    "have and has not, and why. A\nlist of dicts.")
+      .def("__repr__", &DescribeMemory)
       .def("neighbours", &Neighbours,
            "Of adopted memory of cudaMalloc(): [address, bytes] of this "
            "process's other allocations\nin what is disclosed. Takes some "

@@ -252,7 +252,13 @@ void DefinePool(nb::module_& module) {
            "waits for none.")
       .def("wait_returned", &WaitReturned, nb::arg("timeout").none() = 10.0,
            "Returns when no peer holds a block. `timeout` in seconds, None for "
-           "ever;\nDeadlineExceeded names who still does.");
+           "ever;\nDeadlineExceeded names who still does.")
+      .def("__repr__", [](const Pool& self) {
+        return Described("Pool", self.handle, [&](const vmmshare_pool*) {
+          return self.on_host ? std::string(", host")
+                              : ", device " + std::to_string(self.device);
+        });
+      });
   DefineClosing(type,
                 "Nothing more can be made from it. Its memory goes when its "
                 "last array does.");
