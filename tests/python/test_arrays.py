@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -138,6 +139,21 @@ def test_a_repr_says_what_it_is(driver):
         with vs.connect(str(share)) as theirs:
             assert repr(theirs).endswith(f" at {theirs.ptr:#x}, read-only>")
     assert repr(memory) == "<vmmshare.Allocation, closed>"
+
+
+def test_a_cache_may_hold_it_weakly(pool, remote):
+    """By a weak reference, which keeps no memory."""
+    own = pool.empty(3, "int8")
+    made = {"own": own, "theirs": remote.open(own.ticket()), "pool": vs.Pool(host_node=0),
+            "memory": vs.Allocation(nbytes=100, host_node=0), "fences": vs.FencePool()}
+    made["share"] = vs.serve(made["memory"])
+    cache = weakref.WeakValueDictionary({**made, "remote": remote})
+    assert cache["theirs"] is made["theirs"] and len(cache) == 7
+    assert pool.statistics()["live_blocks"] == 1
+    del own
+    made.clear()
+    assert list(cache) == ["remote"]
+    assert pool.statistics()["live_blocks"] == 0
 
 
 class Named:

@@ -197,7 +197,7 @@ Object<Array> ArrayIn(std::shared_ptr<Storage> storage, nb::handle shape,
 
 void DefineArray(nb::module_& module) {
   nb::class_<Array>(
-      module, "Array",
+      module, "Array", nb::is_weak_referenceable(),
       "A typed view of memory: of a block of a pool, or of an Allocation.\n\n"
       "NumPy (memory of the host), PyTorch, CuPy, JAX, Numba and cuda.core "
       "take "

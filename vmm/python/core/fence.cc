@@ -181,7 +181,7 @@ void WaitForFence(vmmshare_fence* fence, const vmmshare_fence_pool* pool,
 
 void DefineFence(nb::module_& module) {
   nb::class_<FencePool> pool(
-      module, "FencePool",
+      module, "FencePool", nb::is_weak_referenceable(),
       "Where fences come from; serve() serves it, connect_fences() opens it "
       "elsewhere.");
   pool.def("__init__", &CreatePool, nb::arg("device") = 0,

@@ -210,7 +210,7 @@ std::optional<double> RecalledIn(const vmmshare_memory* memory) {
 
 void DefineMemory(nb::module_& module) {
   nb::class_<Allocation> type(
-      module, "Allocation",
+      module, "Allocation", nb::is_weak_referenceable(),
       "Whole memory of a device, or of a NUMA node of the host: created here, "
       "or of\nanother process, from connect() and Keeper.attach().");
   type.def("__init__", &Create, nb::arg("device") = 0, nb::kw_only(),

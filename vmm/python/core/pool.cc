@@ -172,7 +172,7 @@ std::uint64_t Trim(const Pool& self, UInt64<"keep"> keep) {
 
 void DefinePool(nb::module_& module) {
   nb::class_<Pool> type(
-      module, "Pool",
+      module, "Pool", nb::is_weak_referenceable(),
       "Many arrays out of few large pieces of memory. Sharing one is sending "
       "its ticket:\nno driver call and no system call on either side.");
   type.def(

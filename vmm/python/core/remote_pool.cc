@@ -192,7 +192,7 @@ Object<RemotePool> OpenPool(const std::string& text, bool writable,
 
 void DefineRemotePool(nb::module_& module) {
   nb::class_<RemotePool> type(
-      module, "RemotePool",
+      module, "RemotePool", nb::is_weak_referenceable(),
       "The pool of another process, from connect(). What is opened is not used "
       "again by its\nowner until it is gone here, or this process has ended.");
   type.def("open", &Open, nb::arg("ticket"), nb::kw_only(),

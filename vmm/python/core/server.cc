@@ -148,7 +148,7 @@ void DefineServer(nb::module_& module) {
   DefineClosing(server, "Serves nobody any more, but for its shares.");
 
   nb::class_<Share> share(
-      module, "Share",
+      module, "Share", nb::is_weak_referenceable(),
       "What is served. str(share) is the text for connect(): it is the "
       "key to what is\nshared, so give it to those who may have that, and to "
       "nobody else.");
