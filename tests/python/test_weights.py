@@ -697,7 +697,7 @@ def test_what_progress_raises_ends_the_load(keeper, tmp_path, monkeypatch, progr
     with opened(keeper) as weights:
         expect(weights, 1)
     monkeypatch.setattr(vs.weights, "Allocation", None)  # Before anything is made.
-    for threads in (-1, 2**32):
+    for threads in (-1, 0, 2**32):
         with pytest.raises(ValueError, match=f"{threads} threads; expected 1 to"):
             vs.weights.load("model/tp0", tmp_path, threads=threads, address=keeper.address, **HOST)
 

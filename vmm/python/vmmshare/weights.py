@@ -290,7 +290,7 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     if not files:
         raise ValueError(f"{paths!r} has no *.safetensors" if assigned is None else
                          f"`select` takes none of the tensors in the index of {paths!r}")
-    if threads is not None and not 0 <= threads < 2**32:
+    if threads is not None and not 1 <= threads < 2**32:
         raise ValueError(f"{threads} threads; expected 1 to {2**32 - 1}")
     check_described(fingerprint, metadata, shard)
     left = reach_keeper(name, address, timeout)
