@@ -1528,7 +1528,8 @@ static vmmshare_weights_layout* Layout(void) {
   MUST(vmmshare_weights_layout_create("sha256:7", &layout, &error));
   MUST(vmmshare_weights_layout_note(layout, "step", "6", &error));
   MUST(vmmshare_weights_layout_note(layout, "step", "7", &error));
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "metadata \"\" of 1 bytes",
+  FAILS(VMMSHARE_INVALID_ARGUMENT,
+        "metadata \"\", a key of 0 bytes with a value of 1; expected",
         vmmshare_weights_layout_note(layout, "", "8", &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "without NUL of at most 67108864 bytes",
         vmmshare_weights_layout_note(layout, "", "8", &error));

@@ -26,8 +26,9 @@ absl::Status CheckMetadata(absl::string_view key, absl::string_view value) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("metadata \"", Shown(key), "\" of ", value.size(),
-                   " bytes; expected a key of 1 to ", kMaxMetadataKey,
+      absl::StrCat("metadata \"", Shown(key), "\", a key of ", key.size(),
+                   " bytes with a value of ", value.size(),
+                   "; expected a key of 1 to ", kMaxMetadataKey,
                    " of printable ASCII, and a value without NUL of at most ",
                    kMaxManifestBytes, " bytes"));
 }
