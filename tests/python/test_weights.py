@@ -441,6 +441,15 @@ def test_a_file_whose_metadata_no_set_has_is_named_before_anything_is_made(keepe
         vs.weights.load("files", [good, bad], address=keeper.address, **HOST)
 
 
+@pytest.mark.parametrize("shard", [None, vs.weights.Shard(0, 1, {})], ids=["whole", "a part"])
+def test_a_file_with_a_name_that_no_set_has_is_named(keeper, tmp_path, shard):
+    files = [safetensors(tmp_path / f"{i}.safetensors", {name: ("F32", np.zeros(2, np.float32))})
+             for i, name in enumerate(("a", "größe"))]
+    with pytest.raises(vs.errors.InvalidArgument,
+                       match=r"1\.safetensors: a tensor's name .*printable ASCII"):
+        vs.weights.load("files", files, shard=shard, address=keeper.address, **HOST)
+
+
 def test_what_metadata_a_load_keeps(keeper, tmp_path):
     files = [safetensors(tmp_path / f"{i}.safetensors", {}, {"both": f"{i}", f"own {i}": "x"})
              for i in range(2)]

@@ -77,14 +77,18 @@ std::size_t FileWith(const std::vector<const Safetensors*>& headers,
 // One file's tensors on their way to a layout.
 class Adding {
  public:
-  Adding(WeightsLayout& layout, std::uint64_t file, nb::handle shard,
-         std::vector<vmmshare_file_read>& reads)
-      : layout_(layout), file_(file), shard_(shard), reads_(reads) {}
+  Adding(WeightsLayout& layout, std::uint64_t file, const std::string& path,
+         nb::handle shard, std::vector<vmmshare_file_read>& reads)
+      : layout_(layout),
+        file_(file),
+        path_(path),
+        shard_(shard),
+        reads_(reads) {}
 
   // ALREADY_EXISTS is told and not raised: the caller knows the files.
   bool Add(const vmmshare_tensor& tensor) {
     if (shard_.is_none()) {
-      const auto place = AddTensor(layout_, tensor);
+      const auto place = AddTensor(layout_, tensor, path_);
       if (!place.has_value()) return false;
       reads_.push_back(
           {*place, file_, tensor.offset, tensor.bytes, tensor.bytes});
@@ -99,7 +103,7 @@ class Adding {
     taken.rank = static_cast<std::uint32_t>(shape.size());
     taken.shape = shape.data();
     taken.strides = nullptr;
-    const auto place = AddTensor(layout_, taken);
+    const auto place = AddTensor(layout_, taken, path_);
     if (!place.has_value()) return false;
     for (const auto& [offset, bytes, pitch] : rows) {
       reads_.push_back({*place, file_, tensor.offset + offset, bytes, pitch});
@@ -110,6 +114,7 @@ class Adding {
  private:
   WeightsLayout& layout_;
   const std::uint64_t file_;
+  const std::string& path_;
   const nb::handle shard_;
   std::vector<vmmshare_file_read>& reads_;
 };
@@ -122,7 +127,7 @@ FileReads AddFiles(WeightsLayout& layout,
                    nb::handle shard) {
   FileReads all;
   for (std::size_t file = 0; file < headers.size(); ++file) {
-    Adding adding(layout, file, shard, all.reads);
+    Adding adding(layout, file, paths.at(file), shard, all.reads);
     ForEach(*headers[file], [&](const vmmshare_tensor& tensor) {
       if (!select.is_none() &&
           !nb::cast<bool>(nb::bool_(select(tensor.name, file)))) {

@@ -36,7 +36,8 @@ void Note(WeightsLayout& self, const std::string& key,
 }  // namespace
 
 std::optional<std::uint64_t> AddTensor(WeightsLayout& layout,
-                                       const vmmshare_tensor& tensor) {
+                                       const vmmshare_tensor& tensor,
+                                       const std::string& file) {
   vmmshare_tensor added = tensor;
   added.struct_size = sizeof(added);
   std::uint64_t place = 0;
@@ -46,6 +47,12 @@ std::optional<std::uint64_t> AddTensor(WeightsLayout& layout,
   if (status == VMMSHARE_ALREADY_EXISTS) {
     vmmshare_error_free(error);
     return std::nullopt;
+  }
+  if (status != VMMSHARE_OK && !file.empty()) {
+    const std::string message = file + ": " + vmmshare_error_message(error);
+    const std::string remedy = vmmshare_error_remedy(error);
+    vmmshare_error_free(error);
+    Raise(status, message.c_str(), remedy.c_str());
   }
   if (status != VMMSHARE_OK) Raise(status, error);
   ++layout.count;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "vmm/c/weights.h"
 #include "vmm/python/core/handles.h"
@@ -15,9 +16,11 @@ struct WeightsLayout {
   std::uint64_t count = 0;
 };
 
-// Returns the place of one more; none when the name is taken.
+// Returns the place of one more; none when the name is taken. What is raised
+// begins with `file`, the name of the one that it is of, unless that is empty.
 std::optional<std::uint64_t> AddTensor(WeightsLayout& layout,
-                                       const vmmshare_tensor& tensor);
+                                       const vmmshare_tensor& tensor,
+                                       const std::string& file = "");
 
 }  // namespace vmm::python
 
