@@ -121,6 +121,17 @@ def test_an_object_of_several_is_closed_when_its_block_ends(cuda, keeper, make):
             assert made.closed is True
 
 
+@pytest.mark.parametrize("use", [
+    lambda array: put(fingerprint="\ud800"), lambda array: put(metadata={"a": "\ud800"}),
+    lambda array: put(metadata={"\ud800": "a"}), lambda array: vs.share_all({"w\ud800": array}),
+], ids=["fingerprint", "metadata", "key of metadata", "share_all"])
+def test_a_text_that_is_no_unicode_is_named(pool, use):
+    """As JSON from elsewhere may have it: half of a pair of UTF-16."""
+    with pool.empty(3, "int8") as array:
+        with pytest.raises(errors.InvalidArgument, match=r"w?\\ud800. is no Unicode text"):
+            use(array)
+
+
 @pytest.mark.parametrize("use, says", [
     (lambda own, theirs: vs.share_all({"x": [1]}), "array 'x': expected a vmmshare.Array, or an array of another library, not a list"),
     (lambda own, theirs: vs.share_all({7: own.empty(1, "int8")}), "the name 7: expected a str"),

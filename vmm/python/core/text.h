@@ -42,11 +42,18 @@ inline std::string Utf8(nanobind::handle text) {
   return {bytes.c_str(), bytes.size()};
 }
 
-// The text of a str, as long as that lives. Raises for one that has no UTF-8.
+// The text of a str, as long as that lives. Raises InvalidArgument for one that has
+// no UTF-8.
 inline std::string_view Utf8View(nanobind::handle text) {
   Py_ssize_t size = 0;
   const char* const begin = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (begin == nullptr) throw nanobind::python_error();
+  if (begin == nullptr) {
+    PyErr_Clear();
+    Raise(VMMSHARE_INVALID_ARGUMENT,
+          ("\"" + Utf8(text) + "\" is no Unicode text: it has a surrogate")
+              .c_str(),
+          "Pass it without, as text.encode() takes it.");
+  }
   return {begin, static_cast<std::size_t>(size)};
 }
 

@@ -112,6 +112,7 @@ def check_described(fingerprint: object, metadata: object, shard: object = None)
     """Before any work is done. TypeError names the argument."""
     if not isinstance(fingerprint, str):
         raise TypeError(f"fingerprint: expected a str, not a {type(fingerprint).__name__}")
+    _check_is_unicode("fingerprint", fingerprint)
     if metadata is not None and not isinstance(metadata, typing.Mapping):
         raise TypeError("metadata: expected a dict of strs, or None, not a "
                         f"{type(metadata).__name__}")
@@ -120,8 +121,17 @@ def check_described(fingerprint: object, metadata: object, shard: object = None)
             if not isinstance(one, str):
                 raise TypeError(f"metadata {pair[0]!r:.80}: expected a str for key and value, not a "
                                 f"{type(one).__name__}")
+            _check_is_unicode(f"metadata {pair[0]!a:.80}", one)
     if shard is not None and not isinstance(shard, Shard):
         raise TypeError(f"shard: expected a Shard, or None, not a {type(shard).__name__}")
+
+
+def _check_is_unicode(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as why:
+        raise InvalidArgument(f"{what}: {text!a:.80} is no Unicode text: {why}",
+                              "Pass it without surrogates, as text.encode() takes it.") from why
 
 
 def layout_of(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
