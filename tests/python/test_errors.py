@@ -159,6 +159,7 @@ def test_a_text_that_is_no_unicode_is_named(pool, use):
     (lambda own, theirs: vs.weights.load("a", "a", shard=5), "shard: expected a Shard, or None, not"),
     (lambda own, theirs: vs.weights.draft({"a": (1, "int8")}, fingerprint=3), "fingerprint: expected"),
     (lambda own, theirs: vs.RingHome(host_node=0).open(False, nbytes=64), "descriptor .* not a bool"),
+    (lambda own, theirs: vs.rdma_capable(0), "^rdma_capable.. takes an Allocation or a Pool, not a int"),
     (lambda own, theirs: vs.open_ring(False), "descriptor .* not a bool"),
     (lambda own, theirs: vs.weights.follow(False), "descriptor .* not a bool"),
 ])

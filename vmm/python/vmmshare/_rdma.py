@@ -64,6 +64,9 @@ def rdma_capable(memory: "Allocation | Pool") -> "tuple[bool, str]":
 
     FailedPrecondition for adopted memory.
     """
+    if not isinstance(memory, (Allocation, Pool)):
+        raise TypeError("rdma_capable() takes an Allocation or a Pool, not a "
+                        f"{type(memory).__name__}")
     return typing.cast("tuple[bool, str]", _core._rdma(memory))
 
 
