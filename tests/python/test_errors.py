@@ -378,6 +378,14 @@ def test_the_command(words, code):
     assert done.returncode == code, done.stderr
 
 
+@pytest.mark.parametrize("words, code", [([b"\xff"], 2), (["doctor", b"--driver=/nowhere/\xff"], 1)])
+def test_the_command_takes_words_as_the_system_has_them(words, code):
+    """A file's name need be no UTF-8."""
+    done = subprocess.run([sys.executable, "-m", "vmmshare", *words], capture_output=True)
+    assert done.returncode == code and b"Traceback" not in done.stderr, done.stderr
+    assert b"\xff" in done.stderr  # It is named.
+
+
 @pytest.mark.parametrize("words", [["--driver=host"], ["--driver", "host"]])
 def test_the_command_finds_the_packages_host_memory_driver(words, monkeypatch):
     for named in ("", "/nowhere/driver.so"):  # What is named goes before it.

@@ -221,14 +221,16 @@ void DefineDriver(nb::module_& module) {
       nb::arg("driver"));
   module.def(
       "main",
-      [](const std::vector<std::string>& words) {
+      [](const std::vector<nb::bytes>& words) {
         std::vector<const char*> pointers;
-        for (const auto& word : words) pointers.push_back(word.c_str());
+        for (const nb::bytes& word : words) pointers.push_back(word.c_str());
         const WithoutGil released;
         return vmmshare_main(static_cast<int>(pointers.size()),
                              pointers.data());
       },
-      nb::arg("words"), "The command `vmmshare`: its exit code.");
+      nb::arg("words"),
+      "The command `vmmshare`, with words as the system has them: its exit "
+      "code.");
 }
 
 }  // namespace vmm::python

@@ -22,7 +22,7 @@ def main() -> int:
     here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
     if not os.environ.get("VMMSHARE_HOSTDRIVER") and here.exists():
         os.environ["VMMSHARE_HOSTDRIVER"] = str(here)
-    return _core.main(sys.argv[1:])
+    return _core.main([os.fsencode(word) for word in sys.argv[1:]])
 
 
 if __name__ == "__main__":
