@@ -162,8 +162,8 @@ class Named:
 
 
 @pytest.mark.parametrize("dtype", [
-    "float12", "object", "", ">f4", "<", "f", "<<f4", "float", "half", 3, None, "U8", "\ud800", Named("\ud800"), np.dtype(">f4"),
-    np.dtype(">c16")], ids=ascii)
+    "float12", "object", "", ">f4", "<", "f", "<<f4", "float", "half", 3, None, "U8", "\ud800",
+    Named("\ud800"), np.dtype(">f4"), np.dtype(">c16")], ids=ascii)
 def test_other_types_are_refused(pool, dtype):
     with pytest.raises(TypeError, match="is not known"):
         pool.empty(3, dtype)
@@ -189,7 +189,8 @@ def test_shapes_that_make_no_sense(pool, shape):
         pool.empty(shape, "float64")
 
 
-@pytest.mark.parametrize("shape", ["abc", "12", (1.5,), ("a",), object()])
+@pytest.mark.parametrize("shape", ["abc", "12", b"3", bytearray(b"3"), {2, 3}, {2: 3}, (1.5,), ("a",),
+                                   np.array([1.5]), np.array([[2, 3]]), iter([2]), object()])
 def test_shapes_that_are_none(pool, shape):
     with pytest.raises(TypeError):
         pool.empty(shape, "int8")
@@ -199,6 +200,9 @@ def test_a_length_may_be_of_numpy(pool):
     for shape in (np.int64(3), (np.uint8(3),)):
         with pool.empty(shape, "int8") as array:
             assert array.shape == (3,)
+    for shape in (np.array([2, 3]), [np.int64(2), 3], range(2, 4)):
+        with pool.empty(shape, "int8") as array:
+            assert array.shape == (2, 3)
 
 
 @pytest.mark.parametrize("use", [

@@ -18,17 +18,39 @@ nb::tuple TupleOf(const std::vector<std::int64_t>& numbers,
   return nb::tuple(list);
 }
 
+namespace {
+
+// Of what is one length; null for what may be several. An array of NumPy's says that
+// it is an int, and with dimensions of its own is none.
+nb::object LengthOrNull(nb::handle shape) {
+  if (PyIndex_Check(shape.ptr()) == 0) return {};
+  nb::object length = nb::steal(PyNumber_Index(shape.ptr()));
+  if (length.is_valid()) return length;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0 ||
+      PySequence_Check(shape.ptr()) == 0) {
+    throw nb::python_error();
+  }
+  PyErr_Clear();
+  return length;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> ShapeOf(nb::handle shape) {
   std::vector<std::int64_t> lengths;
-  if (PyIndex_Check(shape.ptr()) == 0 &&
-      (nb::isinstance<nb::str>(shape) || !nb::hasattr(shape, "__iter__"))) {
-    RefuseType("shape", shape, "an int or ints");
+  const nb::object length = LengthOrNull(shape);
+  // Bytes are ints for Python, and have no lengths for us; sets have no order.
+  if (!length.is_valid() &&
+      (PySequence_Check(shape.ptr()) == 0 || nb::isinstance<nb::str>(shape) ||
+       nb::isinstance<nb::bytes>(shape) ||
+       nb::isinstance<nb::bytearray>(shape))) {
+    RefuseType("shape", shape, "an int or a sequence of ints");
   }
   try {
-    if (PyIndex_Check(shape.ptr()) != 0) {
-      lengths.push_back(Int64Of(shape));
+    if (length.is_valid()) {
+      lengths.push_back(Int64Of(length));
     } else {
-      for (nb::handle length : shape) lengths.push_back(Int64Of(length));
+      for (nb::handle one : shape) lengths.push_back(Int64Of(one));
     }
   } catch (nb::python_error& raised) {
     if (!raised.matches(PyExc_OverflowError)) throw;
