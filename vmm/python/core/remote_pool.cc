@@ -1,9 +1,7 @@
 #include "vmm/python/core/remote_pool.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,7 +76,7 @@ namespace {
 // The largest value that a fence reaches: Fence.wait() refuses what is above.
 constexpr std::int64_t kMaxFenceValue = (std::int64_t{1} << 48) - 1;
 
-using FenceValue = nb::typed<nb::object, std::optional<std::int64_t>>;
+using FenceValue = nb::typed<nb::object, int>;  // Or None.
 
 // ValueError for a value that no fence reaches, for which whoever takes the array
 // would fail.
