@@ -1,8 +1,10 @@
 """Arrays of an own pool and of allocations."""
 
+import copy
 import ctypes
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import weakref
@@ -139,6 +141,13 @@ def test_a_repr_says_what_it_is(driver):
         with vs.connect(str(share)) as theirs:
             assert repr(theirs).endswith(f" at {theirs.ptr:#x}, read-only>")
     assert repr(memory) == "<vmmshare.Allocation, closed>"
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_who_pickles_an_array_is_told_of_its_ticket(pool, how):
+    with pool.empty(3, "uint8") as array:
+        with pytest.raises(TypeError, match=r"array\.ticket\(\).*RemotePool\.open\(\)"):
+            how(array)
 
 
 def test_a_cache_may_hold_it_weakly(pool, remote):

@@ -38,6 +38,14 @@ def test_it_imports_no_other_package():
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_a_module_is_loaded_when_it_is_used_and_named_before():
+    done = run("import sys, vmmshare as vs\n"
+               "named = [name for name in ('testing', 'weights', 'torch') if name in dir(vs)]\n"
+               "print(named, 'vmmshare.testing' in sys.modules, vs.testing.__name__)")
+    assert done.stdout.split() == ["['testing',", "'weights',", "'torch']", "False",
+                                   "vmmshare.testing"], done.stderr
+
+
 @pytest.mark.parametrize("name", USE)
 def test_adapters_import_without_their_library(name):
     done = run(f"import vmmshare.{name}")

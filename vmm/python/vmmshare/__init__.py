@@ -100,16 +100,20 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
-    from . import broker, cuda_core, cupy, jax, job, keeper, numba, rmm, torch, weights
+    from . import broker, cuda_core, cupy, jax, job, keeper, numba, rmm, testing, torch, weights
 
-_WHEN_USED = ("broker", "cuda_core", "cupy", "jax", "job", "keeper", "numba", "rmm", "torch",
-              "weights")
+_WHEN_USED = ("broker", "cuda_core", "cupy", "jax", "job", "keeper", "numba", "rmm", "testing",
+              "torch", "weights")
 
 
 def __getattr__(name: str) -> _typing.Any:
     if name in _WHEN_USED:
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *_WHEN_USED})
 
 
 _server: "tuple[int, Server] | None" = None
