@@ -278,13 +278,14 @@ void DefineArray(nb::module_& module) {
             a.Await(NanosecondsOf(timeout));
           },
           nb::arg("timeout").none())
-      .def("__reduce__",
-           [](const Array&) -> nb::object {
-             throw nb::type_error(
-                 "cannot copy or pickle an Array: its memory is where it is. "
-                 "Send "
-                 "array.ticket(), and open that by RemotePool.open()");
-           })
+      .def(
+          "__reduce__",
+          [](const Array&) -> nb::object {
+            throw nb::type_error(
+                "cannot copy or pickle an Array: its memory is where it is. "
+                "Send array.ticket(), and open that by RemotePool.open()");
+          },
+          nb::sig("def __reduce__(self) -> typing.NoReturn"))
       .def("ticket", &Ticket,
            "Bytes by which a process that is connected opens this array; no "
            "secret.\nFailedPrecondition for an array that is not of an own "
