@@ -34,7 +34,8 @@ absl::Status CheckSettings(const std::string& origin,
   const auto check = reinterpret_cast<int (*)(char*, std::size_t)>(
       lookup("vmmshareHostCheckSettings"));
   std::array<char, 512> why{};
-  if (check == nullptr || check(why.data(), why.size()) == 0) {
+  if (check == nullptr ||
+      check(why.data(), why.size()) != CUDA_ERROR_INVALID_VALUE) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

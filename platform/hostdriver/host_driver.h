@@ -18,7 +18,8 @@
 //
 // Environment, read once, at the first cuInit that succeeds. A value that
 // cannot be understood ends the program with a line that names it; vmmshare asks
-// before (vmmshareHostCheckSettings), and returns INVALID_ARGUMENT.
+// before (vmmshareHostCheckSettings), and returns INVALID_ARGUMENT. So it is of all
+// but VMMSHARE_HOST_NVML_FAIL, which the first call of NVML reads.
 //   VMMSHARE_HOST_DEVICES   number of devices, 0 to 64; default 2
 //   VMMSHARE_HOST_MEMORY    bytes of each device; suffix K, M or G; default 4G
 //   VMMSHARE_HOST_PEERS     "all" (default), "none", or pairs of device numbers
@@ -217,8 +218,9 @@ extern "C" {
 // The version of this driver. Its presence tells it from NVIDIA's.
 int vmmshareHostDriverVersion();
 
-// Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE) where the environment has a value
-// that cannot be understood: cuInit would end the program. `why`, of `size` bytes,
+// Answers 0, also once the environment was read, 1 (CUDA_ERROR_INVALID_VALUE) where
+// that has a value that cannot be understood, so that cuInit would end the program,
+// or 2 (CUDA_ERROR_OUT_OF_MEMORY). `why`, of `size` bytes,
 // has the line that names it then, ended by a zero.
 int vmmshareHostCheckSettings(char* why, std::size_t size);
 

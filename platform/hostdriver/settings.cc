@@ -1,5 +1,6 @@
 // Whether the environment makes sense, for who asks before it is used.
 #include <cstdio>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "platform/hostdriver/failures.h"
 #include "platform/hostdriver/kernels.h"
 #include "platform/hostdriver/misuse.h"
+#include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -51,6 +53,7 @@ void BadValue(const char* name, const std::string& value,
 using namespace vmm::hostdriver;
 
 int vmmshareHostCheckSettings(char* why, std::size_t size) {
+  if (CurrentPhase() != Phase::kNew) return CUDA_SUCCESS;  // It was read.
   const Checking checking;
   try {
     ReadAll();
@@ -58,5 +61,7 @@ int vmmshareHostCheckSettings(char* why, std::size_t size) {
   } catch (const BadSetting& bad) {
     if (size != 0) std::snprintf(why, size, "%s", bad.text.c_str());
     return CUDA_ERROR_INVALID_VALUE;
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }

@@ -237,8 +237,9 @@ TEST_F(Waiting, ACopyThatWaitsIsWaitedForWhenItsStreamIsDestroyed) {
   constexpr std::size_t kSize = 16 * kGranule;
   const CUdeviceptr address = Memory(kSize);
   ASSERT_EQ(FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
-  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (const bool worked : {false, true}) {
+    const auto late =
+        std::chrono::steady_clock::now() + std::chrono::seconds(20);
     bool seen = false;
     while (!seen && std::chrono::steady_clock::now() < late) {
       CUstream stream = nullptr;

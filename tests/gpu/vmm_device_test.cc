@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "platform/cuda/driver.h"
+#include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
+#include "vmm/memory/internal/spare_context.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/internal/protocol.h"
@@ -260,6 +263,22 @@ const bool kNoContext = RegisterChild("use-everything-without-a-context",
 
 TEST(Context, IsNeverCreatedByAllocatingSharingOrImporting) {
   EXPECT_EQ(Child::Start("use-everything-without-a-context", {}).Wait(), 0);
+}
+
+// A stream of the program's own needs no context, and none is made for it.
+TEST_F(DeviceTest, ASpareContextIsForDefaultStreamsOfThreadsWithoutOne) {
+  SpareContext spare(device);
+  const Stream stream;
+  EXPECT_FALSE(Must(spare.EnterFor(nullptr)).has_value());
+  std::thread([&] {
+    EXPECT_FALSE(Must(spare.EnterFor(stream.get())).has_value());
+    for (CUstream of_default : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
+      EXPECT_TRUE(Must(spare.EnterFor(of_default)).has_value());
+      CUcontext current = nullptr;
+      EXPECT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+      EXPECT_EQ(current, nullptr);
+    }
+  }).join();
 }
 
 TEST_F(DeviceTest, PrimaryContextIsMadeCurrentForAScope) {

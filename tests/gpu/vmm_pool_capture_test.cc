@@ -195,6 +195,23 @@ TEST_P(PoolCaptureTest, NoStreamIsPutBehindOneThatIsCaptured) {
   graph.End();
 }
 
+// A default stream is refused beside the capture of one that blocks, but is none
+// that is captured.
+TEST_P(PoolCaptureTest,
+       ADefaultStreamIsNotAskedBesideTheCaptureOfOneThatBlocks) {
+  const Stream captured(CU_STREAM_DEFAULT);
+  const std::unique_ptr<Pool> pool = MakePool();
+  Graph graph(captured.get(), GetParam());
+  for (CUstream of_default : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
+    for (const absl::Status& refused :
+         {pool->Order(of_default, captured.get(), Soon()),
+          pool->Order(captured.get(), of_default, Soon())}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    }
+  }
+  graph.End();
+}
+
 TEST_P(PoolCaptureTest, OfTwoStreamsThatAreCapturedNeitherIsPutBehindTheOther) {
   const Stream first;
   const Stream then;

@@ -305,7 +305,6 @@ TEST_F(RingTest, AStreamThatIsEachThreadsOwnIsRefused) {
   ExpectOk(sides.reader->Finish(Late()));
 }
 
-// Each launch would wait for the same item, and the work behind it is not done.
 TEST_F(RingTest, AThreadWithoutAContextHasTheDefaultStreamOfTheRingsDevice) {
   RingSides sides = Must(
       OpenBothSides(device, Where(), {.buffers = 2, .bytes = kBytes}, Late()));
@@ -324,6 +323,7 @@ TEST_F(RingTest, AThreadWithoutAContextHasTheDefaultStreamOfTheRingsDevice) {
   }).join();
 }
 
+// Each launch would wait for the same item, and the work behind it is not done.
 TEST_F(RingTest, NothingIsAcquiredNorGivenOnOnACapturedStream) {
   if (!FillGraph::Supported()) GTEST_SKIP() << "this driver has no graphs";
   const Stream writing, reading;

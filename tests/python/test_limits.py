@@ -20,7 +20,7 @@ def test_a_server_has_the_limit_that_it_was_told(driver, limit, make, connect):
             with pytest.raises(vs.errors.ResourceExhausted,
                                match=rf"has 2 .*, the limit of one process\. Raise {limit} .*"
                                      rf"in Python vmmshare\.Server\({limit}=\)"):
-                connect(str(share), timeout=2)
+                connect(str(share), timeout=5)
 
 
 @SERVED

@@ -271,7 +271,7 @@ def test_who_connects_for_ever_waits_until_it_is_restored(own):
         assert not theirs.released
     own.release()
     with pytest.raises(vs.errors.ResourceExhausted, match="Wait longer, or have the owner restore"):
-        vs.connect_restorable(own.text, timeout=2)
+        vs.connect_restorable(own.text, timeout=5)
     own.restore()
 
 

@@ -131,8 +131,9 @@ vmmshare_pool_release_stream(vmmshare_pool* pool, void* stream,
 // Work that is put on `then` after this call comes after what is on `first` now:
 // for a block that was allocated for `first` and is used on `then` first. The GPU
 // waits; this call does, so long at most, where `then` is being captured into a
-// graph (DEADLINE_EXCEEDED). FAILED_PRECONDITION where `first` alone is; where both
-// are, who launches their graphs has their order, and nothing is done.
+// graph (DEADLINE_EXCEEDED). FAILED_PRECONDITION where `first` alone is, or is a
+// default stream and one that synchronises with that is; where both are captured,
+// who launches their graphs has their order, and nothing is done.
 VMMSHARE_API vmmshare_status vmmshare_pool_order(vmmshare_pool* pool,
                                                  void* first, void* then,
                                                  int64_t timeout_ns,

@@ -19,9 +19,11 @@ absl::Status CheckNotCaptured(const platform::Driver& driver, CUstream stream,
                               absl::string_view remedy) {
   ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, stream));
   if (!captured) return absl::OkStatus();
+  const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY;
   return absl::FailedPreconditionError(
       absl::StrCat("cannot ", do_what, ": stream 0x",
                    absl::Hex(reinterpret_cast<std::uintptr_t>(stream)),
+                   is_default ? " synchronises with one that" : "",
                    " is being captured into a graph; ", remedy));
 }
 

@@ -304,11 +304,12 @@ class Pool final : public Servable {
   // Work that is put on `then` after this call comes after what is on `first`
   // now: for a block that was allocated for `first` and is used on `then` first.
   // The GPU waits, and not this call: but where `then` is being captured into a
-  // graph, whose launches are in the order of no other stream. Where both are
-  // being captured there is nothing to be done: who launches the graphs has their
-  // order.
+  // graph, whose launches are in the order of no other stream, or is the default
+  // one of a device whose primary context nobody has. Where both are being
+  // captured there is nothing to be done: who launches the graphs has their order.
   //   FAILED_PRECONDITION  `first` alone is being captured: its work is done at
-  //                        each launch
+  //                        each launch; or it is a default stream, and one that
+  //                        synchronises with that is being captured
   //   DEADLINE_EXCEEDED    this call had to wait, and the GPU has not passed yet
   //   else                 as the driver answers
   absl::Status Order(CUstream first, CUstream then, Deadline deadline);

@@ -115,7 +115,7 @@ absl::StatusOr<RingBuffer> RingReader::State::Acquire(CUstream stream,
     pending_ = *item;
   }
   // Not before: who only looks whether one has come asks no driver.
-  ASSIGN_OR_RETURN(const CurrentContext current, spare_->Enter());
+  ASSIGN_OR_RETURN(const CurrentContext current, spare_->EnterFor(stream));
   RETURN_IF_ERROR(ring::CheckMayAcquire(*driver_, stream));
   absl::StatusOr<Buffer*> buffer = BufferOf(*pending_, deadline);
   if (!buffer.ok()) return Judge(buffer.status(), deadline);
@@ -152,7 +152,7 @@ absl::Status RingReader::State::Release(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number,
                      " is not acquired from this ring, or released already"));
   }
-  ASSIGN_OR_RETURN(const CurrentContext current, spare_->Enter());
+  ASSIGN_OR_RETURN(const CurrentContext current, spare_->EnterFor(stream));
   // The writer is told; whether this GPU is done only an own event tells. First:
   // without one the buffer is not given back.
   RETURN_IF_ERROR(held->last.Record(*driver_, stream));

@@ -64,7 +64,8 @@ absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
         "item ", slot.item.number, " was acquired and is not published; item ",
         next_, " has the same buffer"));
   }
-  ASSIGN_OR_RETURN(const CurrentContext current, home_.spare_->Enter());
+  ASSIGN_OR_RETURN(const CurrentContext current,
+                   home_.spare_->EnterFor(stream));
   RETURN_IF_ERROR(
       ring::CheckMayAcquire(home_.pool().device().driver(), stream));
   if (lap > kLapsAhead) {
@@ -101,9 +102,10 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
                      " bytes; the ring's buffers have ", bytes_));
   }
-  ASSIGN_OR_RETURN(const CurrentContext current, home_.spare_->Enter());
   const platform::Driver& driver = home_.pool().device().driver();
   absl::Status put = Over(deadline);
+  const absl::StatusOr<CurrentContext> current = home_.spare_->EnterFor(stream);
+  put.Update(current.status());
   if (put.ok()) {
     // After a failed send what the reader said before could not be read.
     put = peer_.StillHere();

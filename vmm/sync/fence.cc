@@ -126,7 +126,7 @@ absl::Status Fence::PutSignal(CUstream stream, std::uint64_t value) {
   const platform::Driver& driver = source_->driver();
   const std::uint64_t raw = base_ + value;
   // The default flags: with the barrier that makes earlier writes visible.
-  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext([&] {
+  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext(stream, [&] {
     return driver->cuStreamWriteValue64(stream, at_, raw,
                                         CU_STREAM_WRITE_VALUE_DEFAULT);
   }));
@@ -174,7 +174,7 @@ absl::Status Fence::PutWait(CUstream stream, std::uint64_t value) const {
     return kernels->Run(stream, {{.wait_at = at_, .wait_value = raw}});
   }
   const platform::Driver& driver = source_->driver();
-  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext([&] {
+  ASSIGN_OR_RETURN(const CUresult put, source_->InSomeContext(stream, [&] {
     return driver->cuStreamWaitValue64(stream, at_, raw,
                                        CU_STREAM_WAIT_VALUE_GEQ);
   }));

@@ -4,7 +4,8 @@
 
 namespace vmm {
 
-absl::StatusOr<CurrentContext> SpareContext::Enter() {
+absl::StatusOr<CurrentContext> SpareContext::EnterFor(CUstream stream) {
+  if (stream != nullptr && stream != CU_STREAM_LEGACY) return CurrentContext();
   const platform::Driver& driver = device_.driver();
   CUcontext current = nullptr;
   if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {

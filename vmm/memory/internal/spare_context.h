@@ -4,9 +4,12 @@
 // A null stream is the current context's default stream. A thread that has no
 // context means that of the device's primary one, as the CUDA runtime has it.
 // The context is made when it is first needed, and held from then on: what is on
-// its streams ends with it.
+// its streams ends with it. Who resets it (cuDevicePrimaryCtxReset) ends what holds
+// it before.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_SPARE_CONTEXT_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_SPARE_CONTEXT_H_
+
+#include <cuda.h>
 
 #include <optional>
 #include <utility>
@@ -24,9 +27,10 @@ class SpareContext : public platform::Abandonable {
  public:
   explicit SpareContext(Device device) : device_(std::move(device)) {}
 
-  // Has it current until what is returned goes. Where the thread has a context,
-  // whichever, that stays, and nothing is returned.
-  absl::StatusOr<CurrentContext> Enter();
+  // For a call on `stream`: where that is a default one, and the thread has no
+  // context, has this one current until what is returned goes. Else nothing is
+  // returned: another stream has a context of its own.
+  absl::StatusOr<CurrentContext> EnterFor(CUstream stream);
 
  private:
   const Device device_;

@@ -106,11 +106,18 @@ absl::Status Core::Order(CUstream first, CUstream then, Deadline deadline) {
   if (can_wait) {
     ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, then));
     if (captured) {
+      // A default stream never is: it is refused beside a blocking one that is.
       ASSIGN_OR_RETURN(const bool both, IsCaptured(driver, first));
-      if (both) return absl::OkStatus();
+      if (both && !IsDefault(first) && !IsDefault(then)) {
+        return absl::OkStatus();
+      }
     }
     can_wait = !captured;
   }
+  RETURN_IF_ERROR(CheckNotCaptured(
+      driver, first, "put another stream behind this one",
+      "allocate the block for the stream that uses it first, or use it first "
+      "outside of the capture"));
   ASSIGN_OR_RETURN(const OwnedEvent point, RecordEvent(driver, first));
   if (!can_wait) return AwaitPassing(point, deadline);
   return driver.Error(

@@ -39,13 +39,22 @@ namespace nanobind::detail {
 
 template <>
 struct type_caster<vmm::python::BytesLike> {
-  NB_TYPE_CASTER(vmm::python::BytesLike,
-                 const_name("bytes | bytearray | memoryview"))
+  using Value = vmm::python::BytesLike;
+  static constexpr auto Name = const_name("bytes | bytearray | memoryview");
+  template <typename>
+  using Cast = Value;
+  template <typename>
+  static constexpr bool can_cast() {
+    return true;
+  }
 
   bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
     value.bytes = vmm::python::BytesOrNull(source);
     return value.bytes.is_valid();
   }
+  explicit operator Value() const { return value; }
+
+  Value value;
 };
 
 }  // namespace nanobind::detail

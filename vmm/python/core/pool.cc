@@ -232,7 +232,8 @@ void DefinePool(nb::module_& module) {
           "bytes.")
       .def("release_stream", &ReleaseStream, nb::arg("stream"), nb::kw_only(),
            nb::arg("timeout").none() = 10.0,
-           "Call it before a stream that arrays were used on is destroyed: on "
+           "Call it before a stream that arrays were made for or used on is "
+           "destroyed: on "
            "each Pool whose\narrays were. Returns once the GPU has passed what "
            "is on `stream`, a CUstream as an int;\nfrom then on those arrays, "
            "and a RemotePool's, go back without it. DeadlineExceeded:\nit has "

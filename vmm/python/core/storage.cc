@@ -5,7 +5,8 @@
 #include <mutex>
 #include <vector>
 
-#include "vmm/python/core/handles.h"
+#include "vmm/python/core/error.h"
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/stream.h"
 
@@ -112,10 +113,21 @@ void PoolBlock::ComeAfterTheLast(void* stream, bool is_unsaid) {
   if (is_ordered_) return;
   void* const before = last_use().Current();
   if (before != nullptr && before != stream) {
-    MustWithoutGil([&](vmmshare_error** error) {
-      return vmmshare_pool_order(pool.get(), before, stream, kTenSecondsNs,
-                                 error);
-    });
+    vmmshare_error* error = nullptr;
+    vmmshare_status status;
+    {
+      const WithoutGil released;
+      status = vmmshare_pool_order(pool.get(), before, stream, kTenSecondsNs,
+                                   &error);
+    }
+    // Beside the capture of a stream that blocks, anybody's, the default one may
+    // not be asked; and who only looks at what an array is shall not fail.
+    if (status == VMMSHARE_FAILED_PRECONDITION &&
+        (is_unsaid || before == LegacyStream())) {
+      vmmshare_error_free(error);
+    } else if (status != VMMSHARE_OK) {
+      Raise(status, error);
+    }
   }
   is_ordered_ = !is_unsaid;
 }

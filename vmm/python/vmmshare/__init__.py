@@ -49,6 +49,7 @@ from ._core import (
     ticket,
 )
 from ._doctor import DoctorReport, doctor
+from ._paths import is_removed as _is_removed
 from ._rdma import DmaBuf, dma_bufs, rdma_capable
 from ._recall import on_recall
 from ._served import Served, open_array, serve_array
@@ -136,7 +137,7 @@ def _own_server() -> Server:
     # A forked child's server is its own. Where its socket was removed, as the end of a login does,
     # nobody can connect any more.
     if (_server is None or _server[0] != _os.getpid()
-            or not _os.path.exists(_server[1]._address)):
+            or _is_removed(_server[1]._address)):
         _server = (_os.getpid(), Server())
     return _server[1]
 

@@ -16,3 +16,14 @@ def text_of(path: Path) -> str:
     if "\0" in text:
         raise InvalidArgument(f"{text!a:.200} has a NUL in it", "Pass the path without.")
     return text
+
+
+def is_removed(path: "str | bytes") -> bool:
+    """Not where it cannot be looked at."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -37,7 +37,8 @@ def left_of(deadline: "float | None") -> "float | None":
 
 def left_since(began: float, timeout: "float | None") -> "float | None":
     """The same of one that began then: for who has no deadline, as the timeout is checked later."""
-    return None if timeout is None or timeout > _FOR_EVER else max(timeout - (time.monotonic() - began), 0)
+    return None if timeout is None or timeout > _FOR_EVER else max(
+        max(timeout, 0) - (time.monotonic() - began), 0)
 
 
 def check_connection(connection: object, begin: str = "expected") -> None:
@@ -79,7 +80,7 @@ def check_is_here(made_in: int) -> None:
 
 
 def deadline_of(timeout: "float | None") -> "float | None":
-    return None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
+    return None if timeout is None or timeout > _FOR_EVER else time.monotonic() + max(timeout, 0)
 
 
 def check_not_captured(stream: int, what: str) -> None:

@@ -31,7 +31,7 @@ from . import _closing, connect
 from ._broker_entries import (Entry, close_collected, collect, folder_of, make_folder, name_of,
                               names, no_fork, read)
 from ._core import Allocation, Array, Device, Server, _Fetched
-from ._paths import Path
+from ._paths import Path, is_removed
 from .errors import InvalidArgument, NotFound
 
 __all__ = ["Fetched", "Handles", "Published", "fetch", "fetch_handles", "list", "publish"]
@@ -43,7 +43,7 @@ def _server(directory: Path) -> Server:
     folder = folder_of(directory)  # The environment may name another one by now.
     pid, server = _servers.get(folder, (0, None))
     # A forked child's is its own. Nobody can connect to one whose socket was removed.
-    if server is None or pid != os.getpid() or not os.path.exists(server._address):
+    if server is None or pid != os.getpid() or is_removed(server._address):
         server = Server(directory=directory)
         _servers[folder] = (os.getpid(), server)
     return server

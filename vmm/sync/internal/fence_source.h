@@ -51,15 +51,15 @@ class Source : public platform::Abandonable {
   Memory& memory() const { return memory_; }
   // By which streams wait; null: by their own operations.
   virtual const FenceKernels* kernels() const { return nullptr; }
-  // What `put` answers, which puts work on a stream. On a thread without a
-  // context it is called again in the device's primary one.
+  // What `put` answers, which puts work on `stream`. Of a default one on a thread
+  // without a context it is called again in the device's primary one.
   template <typename Put>
-  absl::StatusOr<CUresult> InSomeContext(const Put& put) {
+  absl::StatusOr<CUresult> InSomeContext(CUstream stream, const Put& put) {
     const CUresult result = put();
     if (result != CUDA_ERROR_INVALID_CONTEXT || !spare_.has_value()) {
       return result;
     }
-    ASSIGN_OR_RETURN(const CurrentContext current, spare_->Enter());
+    ASSIGN_OR_RETURN(const CurrentContext current, spare_->EnterFor(stream));
     return current.has_value() ? put() : result;
   }
   // Whether this process was forked from the one that made it. No system call.
