@@ -118,7 +118,8 @@ class Askers {
   }
 
   bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (threads_ == kMostThreads || !StartDetached([this] { Work(); })) {
+    if (threads_ == kMostThreads ||
+        !StartDetached("vmmshare-ask", [this] { Work(); })) {
       return false;
     }
     ++threads_;

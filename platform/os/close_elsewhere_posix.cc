@@ -76,7 +76,7 @@ class Lane {
 
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // Else they wait for a thread that runs already, or for the next call.
-    if (StartDetached([this] { Work(); })) ++threads_;
+    if (StartDetached("vmmshare-close", [this] { Work(); })) ++threads_;
   }
 
   void Work() {

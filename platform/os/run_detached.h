@@ -8,10 +8,10 @@ namespace vmm::platform {
 
 // Runs `body`, which may not throw, on a thread that nobody joins. The library that
 // this is in stays loaded from then on, for the thread may outlast everything else;
-// what ends the process ends it too, wherever it is. On POSIX systems no signal is
-// delivered to it. False, and `body` is not run, where no thread can be had.
+// what ends the process ends it too, wherever it is. It begins as StartQuietly() and
+// NameThisThread() say. False, and `body` is not run, where no thread can be had.
 // REQUIRES: a library of its own that `body` is in stays loaded, too.
-bool RunDetached(std::function<void()> body);
+bool RunDetached(const char* name, std::function<void()> body);
 
 }  // namespace vmm::platform
 

@@ -6,9 +6,9 @@
 
 namespace vmm::platform {
 
-bool RunDetached(std::function<void()> body) {
+bool RunDetached(const char* name, std::function<void()> body) {
   KeepLoaded(reinterpret_cast<const void*>(&RunDetached));
-  return StartDetached(std::move(body));
+  return StartDetached(name, std::move(body));
 }
 
 }  // namespace vmm::platform

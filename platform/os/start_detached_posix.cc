@@ -1,31 +1,28 @@
 #include "platform/os/start_detached_posix.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "platform/os/quiet_thread.h"
+
 namespace vmm::platform {
 
-bool StartDetached(std::function<void()> body) {
-  // A thread begins with the signals blocked that whoever starts it has.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
+bool StartDetached(const char* name, std::function<void()> body) {
   try {
-    std::thread(std::move(body)).detach();
+    StartQuietly([&] {
+      std::thread([name, body = std::move(body)] {
+        NameThisThread(name);
+        body();
+      }).detach();
+    });
   } catch (const std::system_error&) {
-    started = false;
-  } catch (const std::bad_alloc&) {  // In any case the signals are put back.
-    started = false;
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  return true;
 }
 
 }  // namespace vmm::platform

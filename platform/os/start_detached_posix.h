@@ -6,10 +6,10 @@
 
 namespace vmm::platform {
 
-// Runs `body` on a thread that nobody joins, and to which no signal is delivered:
-// one that does not come back from the kernel must not be who is sent one. False,
-// and `body` is not run, where no thread can be had.
-bool StartDetached(std::function<void()> body);
+// Runs `body` on a thread that nobody joins, as StartQuietly() and NameThisThread()
+// say: one that does not come back from the kernel must not be who is sent a
+// signal. False, and `body` is not run, where no thread can be had.
+bool StartDetached(const char* name, std::function<void()> body);
 
 }  // namespace vmm::platform
 

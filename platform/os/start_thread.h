@@ -12,17 +12,23 @@
 #include "absl/strings/string_view.h"
 #include "platform/base/annotate.h"
 #include "platform/os/os_error.h"
+#include "platform/os/quiet_thread.h"
 
 namespace vmm::platform {
 
-// Has `thread` run `body`. `what_for` is for the message: "for a pool's
-// memory". RESOURCE_EXHAUSTED, which names the limit, when none can be had;
-// `body` is not run then.
+// Has `thread` run `body`, as StartQuietly() and NameThisThread() say. `what_for`
+// is for the message: "for a pool's memory". RESOURCE_EXHAUSTED, which names the
+// limit, when none can be had; `body` is not run then.
 template <typename Body>
-absl::Status StartThread(std::thread& thread, absl::string_view what_for,
-                         Body body) {
+absl::Status StartThread(std::thread& thread, const char* name,
+                         absl::string_view what_for, Body body) {
   try {
-    thread = std::thread(std::move(body));
+    StartQuietly([&] {
+      thread = std::thread([name, body = std::move(body)]() mutable {
+        NameThisThread(name);
+        body();
+      });
+    });
   } catch (const std::system_error& error) {
     return Annotate(
         absl::ResourceExhaustedError(absl::StrCat(

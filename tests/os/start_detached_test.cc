@@ -23,7 +23,7 @@ bool IsBlocked(int signal) {
 TEST(StartDetachedTest, RefusedMemoryItStartsNoneAndBlocksNoSignal) {
   std::function<void()> body = [] { std::abort(); };
   testing::refusal = {0, /*lasts=*/true};
-  const bool started = StartDetached(std::move(body));
+  const bool started = StartDetached("vmmshare-test", std::move(body));
   testing::refusal = {};
   EXPECT_FALSE(started);
   EXPECT_FALSE(IsBlocked(SIGTERM));

@@ -47,6 +47,8 @@ constexpr const char* kHarmless[] = {
     "pthread_getspecific",
     // Fail only for arguments that a program fixes when it is written.
     "clock_gettime sysconf pthread_sigmask sigaction sigemptyset sigfillset",
+    // Refused, a thread has no name of its own.
+    "sigdelset pthread_setname_np",
     "sigaddset",
     "signal",
     // A thread's size of stack.

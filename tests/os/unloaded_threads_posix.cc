@@ -33,5 +33,5 @@ extern "C" void vmmshare_test_close_elsewhere() {
 }
 
 extern "C" void vmmshare_test_run_detached() {
-  vmm::platform::RunDetached([] {});
+  vmm::platform::RunDetached("vmmshare-test", [] {});
 }

@@ -2,6 +2,11 @@
 
 import contextlib
 import ctypes
+import pathlib
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -192,3 +197,51 @@ def test_a_block_that_was_made_for_a_closed_pool_goes_back(driver):
         pool.close()
         thread.join()
         assert same.statistics()["live_blocks"] == 0
+
+
+def own_threads():
+    """The name of each thread of this process, by its number."""
+    tasks = pathlib.Path("/proc/self/task")
+    return {int(task.name): (task / "comm").read_text().strip() for task in tasks.iterdir()}
+
+
+def blocked(thread):
+    """The signals that are not delivered to it."""
+    status = pathlib.Path(f"/proc/self/task/{thread}/status").read_text()
+    mask = int(re.search(r"SigBlk:\s*([0-9a-f]+)", status).group(1), 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+OF_FAULTS = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS,
+             signal.SIGTRAP}
+
+
+def test_threads_of_the_library_have_names_and_get_no_signals(driver):
+    before = own_threads()
+    with contextlib.ExitStack() as made:
+        pool = made.enter_context(vs.Pool(host_node=0))
+        share = made.enter_context(vs.serve(pool))
+        remote = made.enter_context(vs.connect(str(share)))
+        with pool.empty(3, "int8") as array, remote.open(array.ticket()):
+            now = own_threads()  # The server may have been there before.
+            assert {"vmmshare-accept", "vmmshare-serve", "vmmshare-recv"} <= set(now.values())
+            for thread in now.keys() - before.keys():
+                name = now[thread]
+                assert name.startswith("vmmshare-"), name
+                assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked(thread), name
+                assert not OF_FAULTS & blocked(thread), name
+
+
+WAITS_FOR_A_SIGNAL = """
+import os, signal
+import vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+with vs.Pool(host_node=0) as pool, vs.serve(pool) as share, vs.connect(str(share)):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)  # Would end the process, in a thread that has it not blocked.
+    assert signal.sigtimedwait({signal.SIGUSR1}, 60) is not None
+"""
+
+
+def test_a_program_waits_for_a_signal_that_it_blocked_after_threads_were_started(driver):
+    subprocess.run([sys.executable, "-c", WAITS_FOR_A_SIGNAL], check=True, timeout=120)

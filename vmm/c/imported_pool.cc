@@ -59,7 +59,7 @@ void ImportedPoolEnd::operator()(vmm::ImportedPool* pool) const noexcept {
   // In a forked child there is nothing to wait for.
   const bool is_forked = platform::ForksSoFar() != forks_;
   if (!is_here_ && !is_forked &&
-      platform::RunDetached([pool] { delete pool; })) {
+      platform::RunDetached("vmmshare-free", [pool] { delete pool; })) {
     return;
   }
   // Rather waited for than held, by its owner's book, until this process ends.

@@ -103,9 +103,9 @@ struct RecalledBlock {
   absl::Time return_by;
 };
 
-// What a program wants to be told. Called on a thread of the ImportedPool's, or
-// in Watch(), one at a time; it may release blocks, and must neither destroy
-// the ImportedPool nor call Watch().
+// What a program wants to be told. Called on a thread of the ImportedPool's, which
+// has signals blocked, or in Watch(), one at a time; it may release blocks, and must
+// neither destroy the ImportedPool nor call Watch().
 struct ImportedPoolWatch {
   // Blocks are asked back: release each ImportedBlock of them. Nothing happens
   // to who does not, but that the owner sees it.

@@ -90,7 +90,8 @@ class TensorSetWriter::JobThreads {
       }
       std::thread thread;
       const absl::Status started = platform::StartThread(
-          thread, "that reads files of tensors", [this] { Run(); });
+          thread, "vmmshare-read", "that reads files of tensors",
+          [this] { Run(); });
       if (started.ok()) {
         threads_.push_back(std::move(thread));
         continue;

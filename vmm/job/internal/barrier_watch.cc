@@ -25,9 +25,9 @@ absl::Status Barrier::State::StartWatchers() {
     gone_.resize(fences_.size());
   }
   for (const std::unique_ptr<barrier::Link>& link : links_) {
-    RETURN_IF_ERROR(
-        platform::StartThread(link->watcher, "that watches a barrier",
-                              [this, raw = link.get()] { Watch(*raw); }));
+    RETURN_IF_ERROR(platform::StartThread(
+        link->watcher, "vmmshare-watch", "that watches a barrier",
+        [this, raw = link.get()] { Watch(*raw); }));
     const platform::MutexLock lock(mutex_);
     ++watching_;
   }

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
   std::unique_ptr<Subscription> made(new Subscription(
       driver, std::move(channel), *std::move(stop), std::move(table), options));
   RETURN_IF_ERROR(platform::StartThread(
-      made->receiver_, kThreadsAreFor,
+      made->receiver_, "vmmshare-recv", kThreadsAreFor,
       [raw = made.get(), view] { raw->ReceiveLoop(*view); }));
   return made;
 }

@@ -68,8 +68,8 @@ absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
   ASSIGN_OR_RETURN(batch.point, RecordEvent(driver_, stream));
   platform::MutexLock lock(mutex_);
   if (!releaser_.joinable()) {
-    RETURN_IF_ERROR(platform::StartThread(releaser_, kThreadsAreFor,
-                                          [this] { ReleaseLoop(); }));
+    RETURN_IF_ERROR(platform::StartThread(
+        releaser_, "vmmshare-free", kThreadsAreFor, [this] { ReleaseLoop(); }));
   }
   releasing_.push_back(std::move(batch));
   for (ImportedBlock& block : blocks) block.pool_ = nullptr;

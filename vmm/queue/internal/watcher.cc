@@ -23,7 +23,8 @@ void Watcher::Stop() {
 
 absl::Status Watcher::Start(std::function<void()> look) {
   look_ = std::move(look);
-  return platform::StartThread(thread_, "that looks after a ring's peer",
+  return platform::StartThread(thread_, "vmmshare-watch",
+                               "that looks after a ring's peer",
                                [this] { Run(); });
 }
 

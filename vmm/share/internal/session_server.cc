@@ -68,7 +68,7 @@ SessionServer::SessionServer(Options options, platform::Listener listener,
 absl::Status SessionServer::Start(std::function<void(Session&)> serve) {
   serve_ = std::move(serve);
   return platform::StartThread(
-      acceptor_,
+      acceptor_, "vmmshare-accept",
       absl::StrCat("of ", options_.owner, " that accepts connections"),
       [this] { AcceptLoop(); });
 }
@@ -137,7 +137,8 @@ void SessionServer::Admit(platform::Channel channel) {
     Session& session =
         sessions_.emplace_back(std::move(channel), next_session_++);
     refusal = platform::StartThread(
-        session.thread, absl::StrCat("of ", options_.owner, " for a session"),
+        session.thread, "vmmshare-serve",
+        absl::StrCat("of ", options_.owner, " for a session"),
         [this, &session] {
           serve_(session);
           session.channel.Close();
