@@ -283,7 +283,10 @@ def test_the_keeper_by_one_call_each(keeper):
     with pytest.raises(vs.errors.FailedPrecondition):
         vs.keeper.attach("weights", address=keeper.address, writable=True)
     entry, = vs.keeper.list(address=keeper.address)
-    assert entry["name"] == "weights"
+    assert entry["name"] == "weights" and entry["state"] == "sealed"
+    assert entry["host_node"] == 0 and entry["allocated_bytes"] >= entry["bytes"] > 0
+    assert entry["user"] == str(os.geteuid()) and abs(entry["since"] - time.time()) < 600
+    assert entry["outlives_creator"] and not entry["survives_restart"]
     vs.keeper.drop("weights", address=keeper.address)
     with pytest.raises(vs.errors.NotFound):
         vs.keeper.attach("weights", address=keeper.address)
@@ -353,7 +356,8 @@ def test_the_writer_lock_is_one_connections_at_a_time(keeper, driver):
             other.unlock("weights")
         writer.unlock("weights")
         other.lock("weights", timeout=10)
-        assert other.list()[0]["state"] == "locked"
+        entry, = other.list()
+        assert entry["state"] == "locked" and entry["holder"] == os.getpid()
         other.unlock("weights")
         assert writer.list()[0]["state"] == "writable"
         with pytest.raises(vs.errors.FailedPrecondition):

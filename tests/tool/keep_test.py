@@ -192,6 +192,8 @@ class Keep(KeepTest):
             listed = self.run_tool("--list", "--address", self.address)
             self.assertEqual(listed.returncode, 0, listed.stderr)
             self.assertTrue(listed.stdout.startswith("nothing is kept\nnothing survives"))
+            listed = self.run_tool("--list", "--json", "--address", self.address)
+            self.assertEqual((listed.returncode, listed.stdout), (0, "[]\n"), listed.stderr)
             keeper.send_signal(ended_by)
             self.assertEqual(keeper.wait(30), 0)
             self.assertEqual(keeper.stderr.read(), "")

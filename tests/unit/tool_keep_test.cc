@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "platform/os/process.h"
+#include "vmm/tool/json.h"
 #include "vmm/tool/keep.h"
 
 namespace vmm::tool {
@@ -78,6 +79,8 @@ TEST(KeepOptions, NameUsersAndWhatIsDropped) {
   } wrong[] = {{{"--allow-user=no such user"}, "--allow-user: "},
                {{"--drop=two words"}, "--drop: "},
                {{"--list", "--drop=a"}, "--list and --drop are two commands"},
+               {{"--json"}, "--json is for --list"},
+               {{"--json", "--drop=a"}, "--json is for --list"},
                {{"--lst"}, "unknown option --lst"},
                {{"list"}, "unexpected word \"list\""}};
   for (const auto& each : wrong) {
@@ -104,7 +107,7 @@ TEST(KeepListing, OfNothingSaysSoAndWhyNothingWouldSurvive) {
       "nothing is kept\nno store of descriptors\n");
 }
 
-TEST(KeepListing, SaysWhoHasWhatAndHowLongItLives) {
+KeeperListing OfThree() {
   KeeperListing listing;
   listing.memory = {Kept("cache", KeptState::kReserved),
                     Kept("host", KeptState::kLocked),
@@ -122,6 +125,11 @@ TEST(KeepListing, SaysWhoHasWhatAndHowLongItLives) {
   weights.chunks = 2;
   weights.attached = 5;
   weights.kind = HandleKind::kFabric;
+  return listing;
+}
+
+TEST(KeepListing, SaysWhoHasWhatAndHowLongItLives) {
+  const KeeperListing listing = OfThree();
   EXPECT_EQ(
       AsText(listing, absl::UTCTimeZone()),
       absl::StrCat(
@@ -138,9 +146,46 @@ TEST(KeepListing, SaysWhoHasWhatAndHowLongItLives) {
           "  sealed\n"
           "  put 1970-01-02 00:00:00 +0000 by process 42 of user 7\n"
           "  4194304 bytes (4194304 held in 2 chunks) of ",
-          weights.device.ToString(),
+          listing.memory[2].device.ToString(),
           ", as fabric handle\n"
           "  attached 5 times; ends with the process that created it\n"));
+}
+
+TEST(KeepListing, SaysTheSameAsJson) {
+  EXPECT_EQ(AsJson(KeeperListing{}), "[]\n");
+  const KeeperListing listing = OfThree();
+  const Json cache = {{"name", "cache"}, {"state", "reserved"}, {"bytes", 0},
+                      {"process", 42},   {"attached", 0},       {"user", "7"},
+                      {"since", 86400.0}};
+  const Json host = {{"name", "host"},
+                     {"state", "locked"},
+                     {"bytes", 1000},
+                     {"process", 42},
+                     {"attached", 0},
+                     {"user", "7"},
+                     {"since", 86400.0},
+                     {"holder", 43},
+                     {"holder_user", "8"},
+                     {"allocated_bytes", 4096},
+                     {"chunks", 1},
+                     {"kind", "POSIX fd"},
+                     {"host_node", 1},
+                     {"survives_restart", true},
+                     {"outlives_creator", true}};
+  const Json weights = {{"name", "weights"},
+                        {"state", "sealed"},
+                        {"bytes", 4194304},
+                        {"process", 42},
+                        {"attached", 5},
+                        {"user", "7"},
+                        {"since", 86400.0},
+                        {"allocated_bytes", 4194304},
+                        {"chunks", 2},
+                        {"kind", "fabric handle"},
+                        {"device", listing.memory[2].device.ToString()},
+                        {"survives_restart", false},
+                        {"outlives_creator", false}};
+  EXPECT_EQ(Json::parse(AsJson(listing)), Json::array({cache, host, weights}));
 }
 
 }  // namespace

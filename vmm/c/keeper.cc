@@ -6,15 +6,13 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
-#include "vmm/tool/json.h"
+#include "vmm/tool/keep.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::c::Clear;
 using vmm::c::Make;
-using vmm::tool::Json;
-using vmm::tool::JsonText;
 
 namespace {
 
@@ -111,17 +109,7 @@ vmmshare_status vmmshare_keeper_list(vmmshare_keeper* keeper,
     RETURN_IF_ERROR(Check(keeper));
     ASSIGN_OR_RETURN(const vmm::KeeperListing listing,
                      keeper->keeper.List(vmm::c::DeadlineOf(timeout_ns)));
-    Json list = Json::array();
-    for (const vmm::KeptMemory& kept : listing.memory) {
-      Json one = Json::object();
-      one["name"] = kept.name;
-      one["state"] = vmm::NameOf(kept.state);
-      one["bytes"] = kept.size;
-      one["process"] = kept.pid;
-      one["attached"] = kept.attached;
-      list.push_back(std::move(one));
-    }
-    *json = new vmmshare_text{JsonText(list)};
+    *json = new vmmshare_text{vmm::tool::AsJson(listing)};
     return absl::OkStatus();
   });
 }

@@ -56,8 +56,9 @@ VMMSHARE_API vmmshare_status vmmshare_keeper_drop(vmmshare_keeper* keeper,
                                                   const char* name,
                                                   int64_t timeout_ns,
                                                   vmmshare_error** error);
-// JSON: [{"name": "...", "state": "reserved" | "writable" | "locked" |
-// "sealed", "bytes": 4096, "process": 4711, "attached": 2}, ...], by name.
+// JSON, as `vmmshare keep --list --json` prints it (docs/keeper.md):
+// [{"name": "...", "state": "reserved" | "writable" | "locked" | "sealed",
+// "bytes": 4096, "process": 4711, "attached": 2, ...}, ...], by name.
 VMMSHARE_API vmmshare_status vmmshare_keeper_list(vmmshare_keeper* keeper,
                                                   int64_t timeout_ns,
                                                   vmmshare_text** json,

@@ -60,6 +60,7 @@ constexpr OptionRow kKeepOptions[] = {
      "user than the keeper's has to allow that one as well: here with --list "
      "and --drop, in programs by KeeperClientOptions::keepers"},
     {"list", "", "print what the keeper at ADDRESS keeps, in place of serving"},
+    {"json", "", "with --list: JSON instead of text (docs/keeper.md)"},
     {"drop", "NAME",
      "have it forget NAME, in place of serving; who has it attached keeps it"},
     kHelp};

@@ -122,7 +122,8 @@ absl::Status Ask(const KeepOptions& options) {
                             deadline));
   if (options.drop.has_value()) return client.Drop(*options.drop, deadline);
   ASSIGN_OR_RETURN(const KeeperListing listing, client.List(deadline));
-  return Say(stdout, AsText(listing, absl::LocalTimeZone()))
+  return Say(stdout, options.json ? AsJson(listing)
+                                  : AsText(listing, absl::LocalTimeZone()))
              ? absl::OkStatus()
              : absl::UnknownError("the listing could not be written");
 }

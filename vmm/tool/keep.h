@@ -20,6 +20,7 @@ struct KeepOptions {
   std::uint64_t max_connections = 64;
   std::vector<platform::UserId> allowed;  // Beside this user.
   bool list = false;
+  bool json = false;
   std::optional<std::string> drop;
   bool help = false;
 };
@@ -31,6 +32,9 @@ absl::StatusOr<KeepOptions> ParseKeepOptions(
 
 // What `vmmshare keep --list` prints; times in `zone`.
 std::string AsText(const KeeperListing& listing, absl::TimeZone zone);
+
+// The same as an array of objects, and what vmmshare_keeper_list() returns.
+std::string AsJson(const KeeperListing& listing);
 
 // Runs it; the answer is the process's exit status. A keeper runs until the
 // process is asked to end.

@@ -78,11 +78,15 @@ absl::StatusOr<KeepOptions> ParseKeepOptions(
   KeepOptions options;
   for (const auto& [name, value] : given) {
     options.list |= name == "list";
+    options.json |= name == "json";
     options.help |= name == "help";
     RETURN_IF_ERROR(SetOption(name, value, options));
   }
   if (options.list && options.drop.has_value()) {
     return absl::InvalidArgumentError("--list and --drop are two commands");
+  }
+  if (options.json && !options.list) {
+    return absl::InvalidArgumentError("--json is for --list");
   }
   return options;
 }

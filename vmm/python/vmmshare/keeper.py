@@ -63,6 +63,7 @@ def drop(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> No
 
 def list(*, address: Path = "", timeout: "float | None" = 10.0
          ) -> "builtins.list[dict[str, typing.Any]]":
-    """Everything kept, by name."""
+    """Everything kept, by name: of each name, state, bytes, process, user, since, attached
+    and what else docs/keeper.md says."""
     with _connected(address, timeout) as (keeper, left):
         return keeper.list(timeout=left())
