@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -146,21 +147,51 @@ TEST_F(PointerTest, KnowsThatAnotherDeviceReachesImportedMemory) {
       device.ordinal());
 }
 
-TEST_F(PointerTest, AdoptsAnotherDevicesMemoryInAContextOfThatAlone) {
+CUcontext Current(const platform::Driver& driver) {
+  CUcontext current = nullptr;
+  EXPECT_EQ(driver->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  return current;
+}
+
+// Adopts it; the context that is current is so afterwards.
+void ExpectAdopted(const platform::Driver& driver, CUdeviceptr pointer) {
+  const CUcontext before = Current(driver);
+  EXPECT_EQ(Must(AdoptedMemory::Adopt(driver, pointer, kGranule)).size(),
+            kGranule);
+  EXPECT_EQ(Current(driver), before);
+}
+
+TEST_F(PointerTest, AdoptsAnotherDevicesMemoryInWhateverContext) {
   const std::vector<Device> all = Must(Device::All(driver()));
   if (all.size() < 2) GTEST_SKIP() << "one device";
   const Allocation memory =
       Must(Allocation::Create(all[1], {.size = kGranule}));
+  ExpectAdopted(driver(), memory.address());
+  const PrimaryContext context = Must(PrimaryContext::Retain(all[1]));
+  const CurrentContext current = Must(context.MakeCurrent());
+  ExpectAdopted(driver(), memory.address());
+}
+
+TEST_F(PointerTest, AdoptsAnotherDevicesMemoryInTheContextThatHasAccess) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  if (all.size() < 2) GTEST_SKIP() << "one device";
+  if (!Must(device.CanAccess(all[1]))) GTEST_SKIP() << "no peer access";
+  Allocation memory = Must(Allocation::Create(all[1], {.size = kGranule}));
+  Must(memory.SetAccess(
+      {{{Location::On(device)}, {Location::On(all[1]), Access::kNone}}}));
+  ExpectAdopted(driver(), memory.address());
+}
+
+TEST_F(PointerTest, WhatNeitherDeviceMayAccessIsNotAdopted) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  if (all.size() < 2) GTEST_SKIP() << "one device";
+  Allocation memory = Must(Allocation::Create(all[1], {.size = kGranule}));
+  Must(memory.SetAccess({{{Location::On(all[1]), Access::kNone}}}));
   const absl::Status blind = AdoptFails(memory.address(), kGranule);
   EXPECT_TRUE(absl::IsFailedPrecondition(blind)) << blind;
   EXPECT_EQ(platform::ResultOf(blind), CUDA_ERROR_NOT_FOUND);
   EXPECT_THAT(std::string(blind.message()),
               HasSubstr("make a context of one that has"));
-  const PrimaryContext context = Must(PrimaryContext::Retain(all[1]));
-  const CurrentContext current = Must(context.MakeCurrent());
-  EXPECT_EQ(
-      Must(AdoptedMemory::Adopt(driver(), memory.address(), kGranule)).size(),
-      kGranule);
 }
 
 TEST_F(PointerTest, KnowsHostMemoryOfVmm) {
@@ -383,17 +414,10 @@ TEST_F(PointerTest, AdoptedMemoryOutlivesItsMapping) {
   EXPECT_TRUE(Holds(imported.address(), 0x3f, kGranule));
 }
 
-TEST_F(PointerTest, AdoptWithoutAContextSaysWhatIsMissing) {
+TEST_F(PointerTest, AdoptsOnAThreadWithoutAContext) {
   const Allocation memory =
       Must(Allocation::Create(device, {.size = kGranule}));
-  CUcontext current = nullptr;
-  ASSERT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
-  ASSERT_EQ(driver()->cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
-  const absl::Status status = AdoptFails(memory.address(), 1);
-  EXPECT_EQ(driver()->cuCtxSetCurrent(current), CUDA_SUCCESS);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("Make a context current"));
+  std::thread([&] { ExpectAdopted(driver(), memory.address()); }).join();
 }
 
 }  // namespace

@@ -82,9 +82,9 @@ VMMSHARE_API vmmshare_status vmmshare_memory_create(
     vmmshare_memory** memory, vmmshare_error** error);
 
 // Memory that another part of this process made with cuMemCreate() and mapped
-// at `address`. FAILED_PRECONDITION for other memory (the message says what it
-// is and what to do), or when no context of a device that may access it is
-// current.
+// at `address`. Where no context of a device that may access it is current, the
+// primary one of the memory's own device is, for the length of the call.
+// FAILED_PRECONDITION for other memory (the message says what it is and what to do).
 VMMSHARE_API vmmshare_status vmmshare_memory_adopt(
     const vmmshare_driver* driver, uint64_t address, uint64_t size,
     vmmshare_memory** memory, vmmshare_error** error);

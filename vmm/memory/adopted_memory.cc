@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/internal/held_context.h"
 #include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -22,25 +24,44 @@ absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
   CUdeviceptr base = 0;
   std::size_t size = 0;
   CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
-  // Something is there. What the device of the current context may not access the
-  // driver does not find (measured).
+  // Something is there.
   if (r == CUDA_ERROR_NOT_FOUND) {
     return platform::WithCode(
         driver.Error(
             r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"),
-            "The device of the current context has no access to what is there: "
-            "make a context of one that has, such as the memory's own device, "
-            "current on this thread first."),
+            "Neither the device of the current context nor the memory's own "
+            "has "
+            "access to what is there: make a context of one that has current "
+            "on "
+            "this thread first."),
         absl::StatusCode::kFailedPrecondition);
   }
   if (r != CUDA_SUCCESS) {
     return driver.Error(
-        r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"),
-        r == CUDA_ERROR_INVALID_CONTEXT
-            ? "Make a context current on this thread first."
-            : "");
+        r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"));
   }
   return Extent{base, size};
+}
+
+absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
+  ASSIGN_OR_RETURN(const int ordinal, PointerOrdinal(driver, pointer));
+  return Device::ByOrdinal(driver, ordinal);
+}
+
+// In which the driver tells where the chunk at `pointer` is: nothing where the
+// current context is one. Without one it says nothing, and in one of a device that
+// may not access the memory it finds nothing (measured).
+absl::StatusOr<ContextHeld> ContextFor(const Driver& driver,
+                                       CUdeviceptr pointer) {
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  const CUresult r = driver->cuMemGetAddressRange(&base, &size, pointer);
+  if (r != CUDA_ERROR_INVALID_CONTEXT && r != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+      r != CUDA_ERROR_NOT_FOUND) {
+    return ContextHeld();
+  }
+  ASSIGN_OR_RETURN(const Device device, DeviceOf(driver, pointer));
+  return HoldContextOf(device);
 }
 
 // The chunk that holds `pointer`. Of host memory the driver tells the size and
@@ -126,11 +147,6 @@ absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
   return chunks;
 }
 
-absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
-  ASSIGN_OR_RETURN(const int ordinal, PointerOrdinal(driver, pointer));
-  return Device::ByOrdinal(driver, ordinal);
-}
-
 absl::StatusOr<Location> LocationOf(const Driver& driver,
                                     CUmemGenericAllocationHandle handle) {
   ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
@@ -177,6 +193,7 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
                                         : " and is not shared unasked. ",
                      info.advice));
   }
+  ASSIGN_OR_RETURN(const ContextHeld context, ContextFor(driver, pointer));
   ASSIGN_OR_RETURN(Chunks chunks,
                    RetainChunks(driver, pointer, size, info.range_base));
   ASSIGN_OR_RETURN(const Location where,

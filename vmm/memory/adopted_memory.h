@@ -85,12 +85,13 @@ class AdoptedMemory {
  public:
   // Adopts the chunks that hold [pointer, pointer + size). Several chunks side
   // by side must have the same size, but the last may be smaller. Of a weaker kind,
-  // the one allocation that holds it.
+  // the one allocation that holds it. Where no context of a device that may access
+  // the memory is current, the primary one of the memory's own is, for the length of
+  // the call.
   //   FAILED_PRECONDITION  memory of another kind, or of one that is not accepted
   //                        (the message says which and what to do), unequal
-  //                        chunks, or no current context of a device that may
-  //                        access the memory (cuMemGetAddressRange needs one,
-  //                        measured)
+  //                        chunks, or neither the current context's device nor
+  //                        the memory's own may access it
   //   INVALID_ARGUMENT     size 0, or the range leaves the mapped memory
   static absl::StatusOr<AdoptedMemory> Adopt(const platform::Driver& driver,
                                              CUdeviceptr pointer,

@@ -14,6 +14,7 @@
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/dma_buf_parts.h"
+#include "vmm/memory/internal/held_context.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -56,29 +57,6 @@ absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
                    " cannot be exported as dma-buf: "
                    "cuDeviceGetAttribute(DMA_BUF_SUPPORTED) says 0. ",
                    kRemedy));
-}
-
-// The context in which the driver makes them: measured on a H100 (580),
-// INVALID_CONTEXT without one. Nothing to keep if one of `device` is current and
-// alive.
-struct ContextHeld {
-  std::optional<PrimaryContext> primary;
-  std::optional<CurrentContext> current;  // Ends first.
-};
-absl::StatusOr<ContextHeld> HoldContext(const Device& device) {
-  ContextHeld held;
-  CUdevice here = 0;
-  std::size_t free = 0, total = 0;
-  // Of a context that was destroyed the driver still tells the device (measured),
-  // and nothing else.
-  if (device.driver()->cuCtxGetDevice(&here) == CUDA_SUCCESS &&
-      here == device.cuda_device() &&
-      device.driver()->cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
-    return held;
-  }
-  ASSIGN_OR_RETURN(held.primary, PrimaryContext::Retain(device));
-  ASSIGN_OR_RETURN(held.current, held.primary->MakeCurrent());
-  return held;
 }
 
 absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
@@ -149,7 +127,8 @@ absl::StatusOr<std::vector<DmaBuf>> ExportParts(
     absl::Span<const DmaBufPart> parts, DmaBufMapping mapping, bool is_vmm) {
   const RelaxedCapture relaxed(device.driver());
   RETURN_IF_ERROR(CheckSupported(device, mapping));
-  ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  // Measured on a H100 (580): INVALID_CONTEXT without one.
+  ASSIGN_OR_RETURN(const ContextHeld context, HoldContextOf(device));
   if (is_vmm) RETURN_IF_ERROR(CheckMayWrite(device, address, parts));
   std::vector<DmaBuf> made;
   for (const DmaBufPart& part : parts) {
@@ -218,7 +197,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
                      absl::Hex(address), ", so none makes its dma-buf"));
   }
   ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
-  ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  ASSIGN_OR_RETURN(const ContextHeld context, HoldContextOf(device));
   // cudaMalloc()'s blocks share pages, which the driver exports whole, also where
   // the block that a page begins with was freed (measured).
   std::vector<DmaBufPart> parts = {{0, whole}};
