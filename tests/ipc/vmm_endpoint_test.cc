@@ -625,7 +625,9 @@ TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
   std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = Make(kGranule);
   const Share published = Must(endpoint->Publish(memory.shareable()));
-  const platform::Channel silent = Dial(endpoint->address());
+  platform::Channel silent = Dial(endpoint->address());
+  platform::Channel half = Dial(endpoint->address());
+  Must(platform::SendLifeline(half, Late()));
   platform::Channel asking = Dial(endpoint->address());
   Ask(asking, published.ticket());
   Must(asking.Receive(Late()));
@@ -633,7 +635,13 @@ TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
   endpoint.reset();
   EXPECT_LT(absl::Now() - begun, absl::Seconds(30))
       << "it does not wait for their deadlines";
-  EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
+  for (platform::Channel* each : {&silent, &half}) {
+    const platform::Message answer = Must(each->Receive(Late()));
+    EXPECT_EQ(answer.type, protocol::kAbort);
+    const absl::Status told = protocol::DecodeError(answer.payload, "it");
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+    EXPECT_TRUE(each->WaitForHangUp(Late()).ok());
+  }
   EXPECT_TRUE(asking.WaitForHangUp(Late()).ok());
 }
 

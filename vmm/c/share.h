@@ -58,6 +58,7 @@ VMMSHARE_API const char* vmmshare_share_text(const vmmshare_share* share);
 
 // Opens the text of a share of memory.
 //   NOT_FOUND           nobody serves it any more
+//   UNAVAILABLE         its owner stopped serving, or ended, in that moment
 //   PERMISSION_DENIED   it is another user's, or not shared with this one
 //   INVALID_ARGUMENT    no such text, or damaged
 //   UNIMPLEMENTED       of another release

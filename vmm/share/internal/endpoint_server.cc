@@ -80,10 +80,14 @@ absl::Status Endpoint::Server::ServeRequest(Session& session) {
   if (!watch.ok()) {
     return channel.is_open() ? Refuse(channel, watch.status()) : watch.status();
   }
-  ASSIGN_OR_RETURN(const platform::Message message,
-                   channel.Receive(deadline, &stop()));
+  const absl::StatusOr<platform::Message> message =
+      channel.Receive(deadline, &stop());
+  if (!message.ok()) {
+    return channel.is_open() ? Refuse(channel, message.status())
+                             : message.status();
+  }
   const absl::StatusOr<std::vector<ShareKey>> keys =
-      protocol::DecodeOpen(message);
+      protocol::DecodeOpen(*message);
   if (!keys.ok()) return Refuse(channel, keys.status());
   std::optional<LeaseBook::Entry> lease;
   absl::StatusOr<std::vector<ShareRegistry::Found>> found = registry_->Find(

@@ -55,10 +55,17 @@ std::vector<MemoryId> TakeIds(WireReader& in) {
 absl::Status SendError(platform::Channel& channel, MessageType type,
                        const absl::Status& error, Deadline deadline,
                        const platform::CancelEvent* cancel) {
-  const absl::string_view text = error.message().substr(0, kMaxErrorText);
+  // The peer has cancelled nothing: it was this side's program.
+  const bool is_ours_alone = absl::IsCancelled(error);
+  const absl::string_view text = is_ours_alone
+                                     ? "it was told to stop meanwhile"
+                                     : error.message().substr(0, kMaxErrorText);
+  const auto code = is_ours_alone
+                        ? static_cast<int>(absl::StatusCode::kUnavailable)
+                        : error.raw_code();
   std::vector<std::uint8_t> payload;
   WireWriter out(payload);
-  out.Put<std::uint32_t>(static_cast<std::uint32_t>(error.raw_code()));
+  out.Put<std::uint32_t>(static_cast<std::uint32_t>(code));
   out.PutBytes(
       {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
   return channel.Send(type, payload, {}, deadline, cancel);

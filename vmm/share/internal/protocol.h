@@ -132,7 +132,8 @@ absl::StatusOr<std::size_t> TryReceiveAll(
 // may be in this process that it never hears of. REQUIRES: nothing is kept.
 void GiveUp(platform::Channel& channel, const absl::Status& why);
 
-// Tells the peer an error: `type` is kAbort or kRefused.
+// Tells the peer an error: `type` is kAbort or kRefused. CANCELLED, of which the
+// peer's program knows nothing, is UNAVAILABLE there.
 absl::Status SendError(platform::Channel& channel, MessageType type,
                        const absl::Status& error, Deadline deadline,
                        const platform::CancelEvent* cancel = nullptr);
