@@ -220,6 +220,13 @@ void OtherMemoryThanTheWritersIsRefused(void) {
   vmmshare_device* const device = Device(driver);
   vmmshare_keeper* keeper = NULL;
   MUST(vmmshare_keeper_connect(address, 10 * SECOND, &keeper, &error));
+  // What a program puts into a name ends no line of a log, and commands no terminal.
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "\"w\\x0avmmshare: \\x1b[31m\\xc2\\x9b\"",
+        vmmshare_keeper_drop(keeper, "w\nvmmshare: \033[31m\302\233", SECOND,
+                             &error));
+  vmmshare_keeper* nowhere = NULL;
+  FAILS(VMMSHARE_NOT_FOUND, "\\x0a",
+        vmmshare_keeper_connect("/nonexistent\n/keeper", 0, &nowhere, &error));
   vmmshare_memory* const old = HostMemory(device, 1 << 16);
   vmmshare_memory* const empty = HostMemory(device, 1 << 16);
   vmmshare_memory* const memory = HostMemory(device, 1 << 16);

@@ -402,3 +402,10 @@ def test_the_command_prints_json():
     done = subprocess.run([sys.executable, "-m", "vmmshare", "doctor", "--json",
                            f"--driver={path}"], capture_output=True, text=True)
     assert json.loads(done.stdout)["driver"]["host_memory"] is True
+
+
+def test_a_message_is_a_line_whatever_is_in_a_name(driver):
+    with pytest.raises(vs.errors.NotFound) as why:
+        vs.Keeper("/nonexistent\n\x1b[31m/kept")
+    assert "/nonexistent\\x0a\\x1b[31m/kept" in str(why.value)
+    assert str(why.value).isprintable()

@@ -79,6 +79,28 @@ std::string RemedyOf(const absl::Status& status) {
   return std::string(message.substr(end + 2));
 }
 
+// A message is a line: what a program or a peer has put into a name is not to be
+// taken for another one, nor obeyed by a terminal.
+std::string OneLine(absl::string_view text) {
+  std::string line;
+  while (!text.empty()) {
+    const auto byte = [text](std::size_t i) {
+      return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
+    // The second ones are U+0080 to U+009F.
+    const std::size_t controls =
+        byte(0) < 0x20 || byte(0) == 0x7f                      ? 1
+        : byte(0) == 0xc2 && byte(1) >= 0x80 && byte(1) < 0xa0 ? 2
+                                                               : 0;
+    for (std::size_t i = 0; i < controls; ++i) {
+      absl::StrAppend(&line, "\\x", absl::Hex(byte(i), absl::kZeroPad2));
+    }
+    if (controls == 0) line += text.front();
+    text.remove_prefix(std::max<std::size_t>(controls, 1));
+  }
+  return line;
+}
+
 }  // namespace
 
 vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
@@ -87,7 +109,7 @@ vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
     const std::optional<CUresult> result = platform::ResultOf(status);
     *error = new OwnedError(
         code, result.has_value() ? static_cast<std::int32_t>(*result) : -1,
-        std::string(status.message()), RemedyOf(status));
+        OneLine(status.message()), OneLine(RemedyOf(status)));
   }
   return code;
 }
