@@ -331,12 +331,12 @@ static void BlocksAndFencesAreSharedByTickets(void) {
   MUST(vmmshare_pool_free(pool, blocks[1], VMMSHARE_ALL_STREAMS, &error));
   MUST(vmmshare_pool_allocate(pool, 4000, 0, VMMSHARE_ALL_STREAMS, &blocks[1],
                               &error));
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
-        vmmshare_pool_release_stream(pool, VMMSHARE_ALL_STREAMS, SECOND,
-                                     &error));
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
-        vmmshare_pool_order(pool, stream, VMMSHARE_ALL_STREAMS, SECOND,
-                            &error));
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
+      vmmshare_pool_release_stream(pool, VMMSHARE_ALL_STREAMS, SECOND, &error));
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
+      vmmshare_pool_order(pool, stream, VMMSHARE_ALL_STREAMS, SECOND, &error));
   vmmshare_share_close(fences_share);
   vmmshare_share_close(pool_share);
   vmmshare_server_close(server);
@@ -362,6 +362,14 @@ void EnterContext(void) {
   Find("cuDevicePrimaryCtxRetain", &retain);
   Find("cuCtxSetCurrent", &make_current);
   CHECK(retain(&context, 0) == 0 && make_current(context) == 0);
+}
+
+static int HasContext(void) {
+  int (*current)(void**);
+  void* context = NULL;
+  Find("cuCtxGetCurrent", &current);
+  CHECK(current(&context) == 0);
+  return context != NULL;
 }
 
 void Join(int child) {
@@ -1157,9 +1165,11 @@ static void MemoryOfOthersIsAdopted(void) {
   vmmshare_memory* made = HostMemory(device, 4096);
   const uint64_t address = vmmshare_memory_address(made);
   vmmshare_memory* adopted = NULL;
-  FAILS(VMMSHARE_FAILED_PRECONDITION, "context",
-        vmmshare_memory_adopt(driver, address, 4096, &adopted, &error));
-  CHECK(adopted == NULL);
+  // On a thread without a context, which has none afterwards, and on one with.
+  MUST(vmmshare_memory_adopt(driver, address, 4096, &adopted, &error));
+  CHECK(vmmshare_memory_address(adopted) == address);
+  CHECK(!HasContext());
+  vmmshare_memory_close(adopted);
   EnterContext();
   MUST(vmmshare_memory_adopt(driver, address, 4096, &adopted, &error));
   CHECK(vmmshare_memory_address(adopted) == address);
@@ -1481,8 +1491,8 @@ static void RegionHooks(void) {
 
 // Nobody knows whether work still uses it: it stays mapped, and is the region's.
 static void WhatAFailedStreamMayUseStays(void) {
-  CHECK(setenv("VMMSHARE_HOST_FAIL", "cuMemFreeHost:1:ECC_UNCORRECTABLE",
-               1) == 0);
+  CHECK(setenv("VMMSHARE_HOST_FAIL", "cuMemFreeHost:1:ECC_UNCORRECTABLE", 1) ==
+        0);
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
   vmmshare_region* region = NULL;

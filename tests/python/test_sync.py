@@ -578,7 +578,8 @@ def test_what_a_publisher_refuses(cuda, streams, publisher):
 
 
 @pytest.mark.parametrize("said", [
-    b"", b"{", b"[]", b"null", b'{"version": 2, "slots": ["a", "b"]}', b'{"version": 1}',
+    b"", b"{", b"[]", b"null", b'{"version": 0, "slots": ["a", "b"]}', b'{"version": 1}',
+    b'{"version": "2", "slots": ["a", "b"]}',
     b'{"version": 1, "slots": ["a"]}', b'{"version": 1, "slots": "ab"}',
     b'{"version": 1, "slots": [1, 2]}', b'{"version": 1, "slots": ["a", "b"]}', b"[" * 16000,
     b"\xff\xfe", json.dumps({"version": 1, "slots": ["a"] * 9}).encode(),
@@ -590,6 +591,14 @@ def test_what_a_follower_refuses(cuda, said):
     else:
         ours.close()
     with pytest.raises((vs.errors.InvalidArgument, vs.errors.Unavailable)):
+        vs.weights.follow(theirs, timeout=10)
+    assert theirs.fileno() == -1  # The other end is told.
+
+
+def test_a_publisher_of_a_newer_release_is_refused_as_such(cuda):
+    ours, theirs = pair()
+    ours.send(b'{"version": 2, "slots": ["a", "b"]}')
+    with pytest.raises(vs.errors.Unimplemented, match="version 2; this vmmshare has 1"):
         vs.weights.follow(theirs, timeout=10)
     assert theirs.fileno() == -1  # The other end is told.
 

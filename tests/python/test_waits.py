@@ -551,3 +551,86 @@ def test_a_pool_stays_while_a_stream_of_its_arrays_is_captured(cuda, fence):
         time.sleep(0.01)
     assert not vs._core._is_known(address)
     assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def expect_deaf_to_nothing(cuda, wait):
+    """While the default stream stands, Ctrl-C ends `wait`, and other threads run."""
+    with vs.FencePool() as fences, fences.new() as gate:
+        gate.wait(0, 1)
+        try:
+            interrupted(wait)
+        finally:
+            gate.signal(1)
+        assert cuda.cuCtxSynchronize() == 0
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_ctrl_c_ends_a_copy_behind_the_default_stream(cuda, timeout):
+    with vs.Pool() as pool, pool.empty(16, "uint8") as array:
+        with vs.serve_array(array, copy=True, timeout=timeout) as served:
+            assert served.is_copy
+        expect_deaf_to_nothing(cuda, lambda: vs.serve_array(array, copy=True, timeout=timeout))
+
+
+def test_a_copy_behind_the_default_stream_ends_by_its_timeout(cuda):
+    with vs.Pool() as pool, pool.empty(16, "uint8") as array, vs.FencePool() as fences:
+        vs.serve_array(array, copy=True).close()
+        with fences.new() as gate:
+            gate.wait(0, 1)
+            try:
+                began = time.monotonic()
+                with pytest.raises(vs.errors.DeadlineExceeded, match="not done within 0.2 s"):
+                    vs.serve_array(array, copy=True, timeout=0.2)
+                assert time.monotonic() - began < 20
+            finally:
+                gate.signal(1)
+            assert cuda.cuCtxSynchronize() == 0
+            # What was given up goes on, and holds what it copies until it is done.
+            with vs.serve_array(array, copy=True, timeout=60) as served:
+                assert served.is_copy
+
+
+def test_ctrl_c_ends_putting_weights_behind_the_default_stream(cuda, keeper):
+    with vs.Pool() as pool, pool.empty(16, "uint8") as array:
+        assert vs.weights.put("set", {"a": array}, address=keeper.address) == 1
+        expect_deaf_to_nothing(
+            cuda, lambda: vs.weights.put("set", {"a": array}, address=keeper.address, timeout=60))
+        assert vs.weights.put("set", {"a": array}, address=keeper.address) == 2
+
+
+class SlowlyMade:
+    """An array as JAX's, whose library waits for the GPU and hears nothing."""
+
+    def __init__(self, array, done):
+        self.array, self.done = array, done
+
+    def block_until_ready(self):
+        self.done.wait(120)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **how):
+        return self.array.__dlpack__(**how)
+
+
+def test_ctrl_c_and_the_timeout_end_a_wait_of_another_library(cuda):
+    with vs.Pool() as pool, pool.empty(16, "uint8") as array:
+        done = threading.Event()
+        slow = SlowlyMade(array, done)
+        interrupted(lambda: vs.serve_array(slow, copy=True, timeout=None))
+        with pytest.raises(vs.errors.DeadlineExceeded, match="not done within 0.2 s"):
+            vs.serve_array(slow, copy=True, timeout=0.2)
+        done.set()
+        with vs.serve_array(slow, copy=True, timeout=60) as served:
+            assert served.is_copy
+
+
+def test_what_a_library_raises_where_it_waits_is_raised(cuda):
+    class Broken(SlowlyMade):
+        def block_until_ready(self):
+            raise RuntimeError("the computation failed")
+
+    with vs.Pool() as pool, pool.empty(16, "uint8") as array:
+        with pytest.raises(RuntimeError, match="the computation failed"):
+            vs.serve_array(Broken(array, None), copy=True)

@@ -56,9 +56,11 @@ absl::StatusOr<ContextHeld> ContextFor(const Driver& driver,
   CUdeviceptr base = 0;
   std::size_t size = 0;
   const CUresult r = driver->cuMemGetAddressRange(&base, &size, pointer);
+  if (r == CUDA_SUCCESS) return ContextHeld();
   if (r != CUDA_ERROR_INVALID_CONTEXT && r != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
       r != CUDA_ERROR_NOT_FOUND) {
-    return ContextHeld();
+    return driver.Error(r, absl::StrCat("cuMemGetAddressRange(",
+                                        DescribePointer(pointer), ")"));
   }
   ASSIGN_OR_RETURN(const Device device, DeviceOf(driver, pointer));
   return HoldContextOf(device);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import typing
 
 from . import _core
@@ -83,15 +85,47 @@ def forwards(arrays: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
     return made
 
 
-def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:
+def elsewhere(call: "typing.Callable[[], object]", timeout: "float | None" = None,
+               deadline: "float | None" = None) -> None:
+    """Runs `call`, by which a library waits for a GPU and hears neither Ctrl-C nor a deadline, on a
+    thread of its own, which may outlast this. DeadlineExceeded when it takes longer."""
+    raised: "list[BaseException]" = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as why:  # Raised to who waits.
+            raised.append(why)
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=run, name="vmmshare-wait", daemon=True).start()
+    except RuntimeError:  # None can be had, as while the interpreter ends.
+        call()
+        return
+    # In slices: not every system ends a wait for a lock on Ctrl-C.
+    while not done.wait(0.05 if deadline is None else min(0.05, left_of(deadline))):
+        if deadline is not None and time.monotonic() >= deadline:
+            raise DeadlineExceeded(
+                f"what a GPU writes to the array was not done within {timeout} s",
+                "Call again when it is, or with a longer timeout.")
+    if raised:
+        raise raised[0]
+
+
+def await_torch(tensors: "typing.Mapping[str, typing.Any]", timeout: "float | None" = None,
+                deadline: "float | None" = None) -> None:
     """Waits until every device is done with what it writes to PyTorch's tensors."""
     kind = torch_type()
     if kind is None:
         return
     devices = {one.get_device(): one.device for one in tensors.values()
                if isinstance(one, kind) and one.is_cuda}
+    synchronize = sys.modules["torch"].cuda.synchronize
     for device in devices.values():
-        sys.modules["torch"].cuda.synchronize(device)
+        elsewhere(lambda device=device: synchronize(device), timeout, deadline)  # type: ignore[misc]
 
 
 def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None") -> None:
@@ -133,9 +167,9 @@ def order_made(array: typing.Any, timeout: "float | None") -> None:
     torch = torch_type()
     if torch is not None and isinstance(array, torch):
         # By no capsule: parameters, and types that DLPack lacks, have none.
-        await_torch({"": array})
+        await_torch({"": array}, timeout, deadline)
     elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
-        array.block_until_ready()
+        elsewhere(array.block_until_ready, timeout, deadline)
     elif isinstance(array, _core.Array):
         await_fences([array], timeout)
         # The fence says when it was written there. Here who took it may write on any stream.

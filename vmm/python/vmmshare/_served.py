@@ -13,6 +13,7 @@ import typing
 from . import _core, _reads
 from ._closing import Closing
 from ._core import Allocation, Array, Device
+from ._sync import deadline_of
 from .errors import FailedPrecondition
 
 __all__ = ["Served", "open_array", "open_parts", "serve_array"]
@@ -172,9 +173,14 @@ def _copied(array: typing.Any, timeout: "float | None") -> "tuple[Allocation, _r
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
+    deadline = deadline_of(timeout)
     _reads.order_made(array, timeout)  # It is copied on the default stream.
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
-    _core._copy_into(memory, read.address, read.nbytes)
+
+    def copy(kept: object = (array, read)) -> None:  # Until it is made, though nobody waits.
+        _core._copy_into(memory, read.address, read.nbytes)
+
+    _reads.elsewhere(copy, timeout, deadline)
     return memory, read
 
 
@@ -189,7 +195,8 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
     is served, from memory of its own, made when what is on the array's stream is done: of an Array
     of a pool the last one that was said, of whole memory none, so synchronise first. Writes to one
     are not seen in the other. timeout: of the wait for what a copy comes after, the fence that an
-    Array was opened with, its stream, or the one that __cuda_array_interface__ names; None for ever.
+    Array was opened with, its stream, or the one that __cuda_array_interface__ names, and the
+    device's default one, on which it is copied; None for ever.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
     array of the host or without elements, or for legacy and copy both. DeadlineExceeded for a

@@ -19,7 +19,7 @@ import typing
 from . import _core
 from ._core import FencePool
 from .errors import (DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
-                     VmmshareError)
+                     Unimplemented, VmmshareError)
 
 if typing.TYPE_CHECKING:
     from ._core import Fence
@@ -247,7 +247,7 @@ def tell_slots(own: socket.socket, slots: "list[str]", timeout: "float | None") 
 
 
 def hear_slots(own: socket.socket, timeout: "float | None") -> "list[str]":
-    """InvalidArgument for what no publisher says."""
+    """InvalidArgument for what no publisher says, Unimplemented for one of a newer release."""
     with _hello(own, timeout, "follow()", "add()"):
         said = own.recv(_MOST)
     return _slots_of(said)
@@ -258,8 +258,12 @@ def _slots_of(said: bytes) -> "list[str]":
         raise Unavailable("follow(): the publisher hung up", "Call add() on the other end.")
     try:
         what = json.loads(said)
-        if what["version"] != _VERSION:
-            raise ValueError(f"version {what['version']!r}; this vmmshare has {_VERSION}")
+        version = what["version"]
+        if isinstance(version, int) and version > _VERSION:
+            raise Unimplemented(f"the other end speaks version {version}; this vmmshare has {_VERSION}",
+                                "Use the same release on both sides.")
+        if version != _VERSION:
+            raise ValueError(f"version {version!r}; this vmmshare has {_VERSION}")
         slots = what["slots"]
         if not (isinstance(slots, list) and 2 <= len(slots) <= MOST_SLOTS
                 and all(isinstance(one, str) for one in slots)):

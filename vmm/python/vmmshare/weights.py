@@ -39,8 +39,8 @@ from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._paths import Path
 from ._publisher import Publisher, Update, publisher
-from ._reads import (await_fences, await_torch, dense_copy, forwards, order_made, read_array,
-                     read_arrays, torch_type)
+from ._reads import (Read, await_fences, await_torch, dense_copy, elsewhere, forwards, order_made,
+                     read_array, read_arrays, torch_type)
 from ._sets import (Draft, TensorSet, check_described, draft, layout_of, put_written,
                     reach_keeper)
 from ._shards import Cut, Fused, Shard
@@ -75,6 +75,25 @@ def _take(shard: Shard, tensors: "dict[str, typing.Any]"
             copies[key] = shard.take(name, array)
         taken[name] = copies[key]
     return taken, [*copies.values()]
+
+
+def _await_default_streams(arrays: "typing.Mapping[str, typing.Any]", reads: typing.Any) -> None:
+    """Waits for what is on the default streams on which arrays of devices are copied: Ctrl-C is heard
+    here, and not by the copies. PyTorch's were waited for."""
+    torch = torch_type()
+    behind: "dict[int, tuple[str, int]]" = {}
+    for row in reads.rows():
+        read = Read(*row, reads)
+        if read.on_device and read.nbytes and not (
+                torch is not None and isinstance(arrays[read.name], torch)):
+            behind.setdefault(_core._device_at(read.address), (read.name, read.address))
+    for device, (name, address) in behind.items():
+        def wait(on: int = device, there: int = address,
+                 kept: object = (arrays[name], reads)) -> None:
+            with Allocation(on, nbytes=1) as last:
+                _core._copy_into(last, there, 1)
+
+        elsewhere(wait)
 
 
 def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
@@ -150,6 +169,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
             _core._WeightsWriter(memory, layout) as writer:
         _await_made([*joined, *copies.values()],
                     _core._device_at(memory.ptr) if host_node is None else None, timeout)
+        _await_default_streams(kept, reads)
         reads.copy_to(writer)
         return put_written(writer, name, checksum, address, left)
 
