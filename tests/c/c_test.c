@@ -480,6 +480,13 @@ static void MemoryIsDescribedForNetworkCards(void) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 1",
         vmmshare_memory_dma_bufs(memory, 0, 0, 0, bufs, 1, &count, &error));
   CHECK(count == 2);
+  // How many there are can be asked without room for any.
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 0",
+        vmmshare_memory_dma_bufs(memory, 0, 0, 0, NULL, 0, &count, &error));
+  CHECK(count == 2);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`bufs` is NULL",
+        vmmshare_memory_dma_bufs(memory, 0, 0, 0, NULL, 1, &count, &error));
+  CHECK(count == 0);
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
         vmmshare_memory_dma_bufs(memory, 0, 0, 2, bufs, 2, &count, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "",
@@ -498,8 +505,11 @@ static void MemoryIsDescribedForNetworkCards(void) {
   const uint64_t address = vmmshare_memory_address(memory) + (1 << 20);
   FAILS(
       VMMSHARE_INVALID_ARGUMENT, "`room` is 0",
-      vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 0, &count, &error));
+      vmmshare_dma_bufs(driver, address, 2 << 20, 0, NULL, 0, &count, &error));
   CHECK(count == 2);
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "`bufs` is NULL",
+      vmmshare_dma_bufs(driver, address, 2 << 20, 0, NULL, 1, &count, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "at least 1",
         vmmshare_dma_bufs(driver, address, 0, 0, bufs, 2, &count, &error));
   FAILS(

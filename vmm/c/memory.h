@@ -244,8 +244,8 @@ enum {
 
 // Exports `size` bytes from `offset` on (0: all from there), multiples of the
 // host's page size, of memory that was created here: one dma-buf for each chunk
-// that the range touches, in order. `bufs` has room for `room`;
-// vmmshare_memory_chunks() are enough. The descriptors are the caller's to close,
+// that the range touches, in order. `bufs` has room for `room`, and may be NULL
+// where that is 0; vmmshare_memory_chunks() are enough. The descriptors are the caller's to close,
 // and keep the memory but not its address. On failure none stays open. Needs no
 // current context: the device's primary one is, for the length of the call.
 //   VMMSHARE_INVALID_ARGUMENT     no multiple, a range that leaves the memory, or

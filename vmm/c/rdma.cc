@@ -94,7 +94,7 @@ vmmshare_status vmmshare_memory_dma_bufs(
     std::uint32_t* count, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(count, "count"));
-    RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
+    if (room != 0) RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));
     ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
@@ -113,7 +113,7 @@ vmmshare_status vmmshare_dma_bufs(const vmmshare_driver* driver,
                                   vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Clear(count, "count"));
-    RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
+    if (room != 0) RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));
     ASSIGN_OR_RETURN(
