@@ -175,6 +175,27 @@ void ImportedMemoryIsDescribed(void) {
   vmmshare_driver_close(driver);
 }
 
+// The thread has no context, as of a program that uses none.
+static void CheckWrittenToTheHost(const vmmshare_device* device) {
+  int (*make_current)(void*);
+  Find("cuCtxSetCurrent", &make_current);
+  vmmshare_memory_options options = {sizeof(options)};
+  options.size = 4096;
+  options.flags = VMMSHARE_ON_HOST;
+  vmmshare_memory* from = NULL;
+  vmmshare_memory* memory = NULL;
+  MUST(vmmshare_memory_create(device, &options, &from, &error));
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  memset(Bytes(vmmshare_memory_address(from)), 3, 4096);
+  CHECK(make_current(NULL) == 0);
+  MUST(vmmshare_memory_write(memory, 4, vmmshare_memory_address(from), 8,
+                             &error));
+  const uint8_t expected[16] = {0, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3, 0};
+  CHECK(memcmp(Bytes(vmmshare_memory_address(memory)), expected, 16) == 0);
+  vmmshare_memory_close(memory);
+  vmmshare_memory_close(from);
+}
+
 void MemoryIsPlaced(void) {
   vmmshare_driver* const driver = Driver();
   vmmshare_device* const device = Device(driver);
@@ -231,6 +252,7 @@ void MemoryIsPlaced(void) {
   CHECK(access(&flags, of_second, vmmshare_memory_address(memory)) == 0);
   CHECK(flags == 3);  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
   vmmshare_memory_close(memory);
+  CheckWrittenToTheHost(device);
 
   vmmshare_device_close(second);
   vmmshare_device_close(device);

@@ -6,6 +6,7 @@
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/memory.h"
 #include "vmm/memory/driver_block.h"
+#include "vmm/memory/internal/spare_context.h"
 #include "vmm/tool/json.h"
 #include "vmm/weights/internal/memory_copy.h"
 
@@ -67,6 +68,10 @@ vmmshare_status vmmshare_memory_write(const vmmshare_memory* memory,
                      vmm::weights::MemoryCopy::Open(
                          own->device().driver(), own->address() + offset, size,
                          vmm::Access::kReadWrite));
+    // Into memory of the host it copies in the current context, if there is one.
+    vmm::SpareContext spare(own->device());
+    ASSIGN_OR_RETURN(const vmm::CurrentContext current,
+                     spare.EnterFor(nullptr));
     RETURN_IF_ERROR(copy.WriteFrom(0, from, size));
     return copy.Finish();
   });

@@ -98,8 +98,11 @@ VMMSHARE_API vmmshare_status vmmshare_memory_adopt_as(
     uint32_t accept, vmmshare_memory** memory, vmmshare_error** error);
 
 // Copies `size` bytes from `from`, which the driver knows, to `offset` bytes into
-// memory that was created here, on the default stream of the device of
-// `memory`, and returns when they are there. INVALID_ARGUMENT when they leave it.
+// memory that was created here, and returns when they are there. In the primary
+// context of the device of `memory`; into memory of the host in the current one, and
+// in that one where the thread has none: on the default stream.
+// INVALID_ARGUMENT when they leave it; FAILED_PRECONDITION for memory that was
+// adopted or imported.
 VMMSHARE_API vmmshare_status
 vmmshare_memory_write(const vmmshare_memory* memory, uint64_t offset,
                       uint64_t from, uint64_t size, vmmshare_error** error);
