@@ -1,5 +1,7 @@
-// A ring over sockets that a launcher made, which has ended.
+// A ring over sockets that a launcher made, which has ended; and over one that holds
+// few messages.
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <utility>
@@ -46,6 +48,31 @@ TEST_F(RingTest, AReaderIsNotTakenForTheLauncherThatMadeItsSocket) {
   ExpectFails(
       absl::StatusCode::kDeadlineExceeded,
       ring.writer->Acquire(stream.get(), absl::Now() + kMoment).status(), "");
+  ring.reader->LetGo();
+  ring.writer->LetGo();
+}
+
+TEST_F(RingTest, AnItemThatCannotBeSentEndsTheRingForGood) {
+  auto ends = Must(platform::Channel::Pair());
+  const int least = 1;  // The system makes it some KiB.
+  ASSERT_EQ(::setsockopt(static_cast<int>(ends.first.handle().get()),
+                         SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)),
+            0);
+  RingSides ring = Must(
+      OpenBothSides(device, Where(), {.buffers = kMaxRingBuffers, .bytes = 256},
+                    std::move(ends), Late()));
+  const Stream stream;
+  absl::Status sent;
+  for (std::uint32_t i = 0; i < kMaxRingBuffers && sent.ok(); ++i) {
+    const RingBuffer buffer = Must(ring.writer->Acquire(stream.get(), Late()));
+    sent = ring.writer->Publish(buffer, stream.get(), absl::Now() + kMoment);
+  }
+  const char* const words = "an item could not be sent to the reader";
+  ExpectFails(absl::StatusCode::kDeadlineExceeded, sent, words);
+  // Not what an Acquire() answers that may be tried again.
+  ExpectFails(absl::StatusCode::kAborted,
+              ring.writer->Acquire(stream.get(), Late()).status(), words);
+  ExpectFails(absl::StatusCode::kAborted, ring.writer->Finish(Late()), words);
   ring.reader->LetGo();
   ring.writer->LetGo();
 }

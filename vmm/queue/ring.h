@@ -163,7 +163,8 @@ class RingWriter {
   //   UNAVAILABLE          the reader hung up or has ended; for good. Says
   //                        whether streams were let go
   //   ABORTED              LetGo() was called, here or there, or the reader's
-  //                        destructor waited no longer
+  //                        destructor waited no longer; or an item could not be
+  //                        sent
   //   DATA_LOSS            the reader wrote nonsense to a fence
   //   else                 as the driver reports
   // After an error nothing is acquired.
@@ -257,10 +258,10 @@ class RingReader {
   // not acquired.
   absl::Status Await(const RingBuffer& buffer, Deadline deadline);
 
-  // Returns when the GPU has passed what was released; the ring has ended then,
-  // and it and its memory can go without a wait. OK means as well that all the
-  // contents were there. DEADLINE_EXCEEDED; FAILED_PRECONDITION while a buffer
-  // is acquired; ABORTED or UNAVAILABLE as Await().
+  // Returns when the GPU has passed what was released. The ring goes on; if nothing
+  // is acquired after that, it and its memory can go without a wait. OK means as
+  // well that all the contents were there. DEADLINE_EXCEEDED; FAILED_PRECONDITION
+  // while a buffer is acquired; ABORTED or UNAVAILABLE as Await().
   absl::Status Finish(Deadline deadline);
 
   // As RingWriter::LetGo().

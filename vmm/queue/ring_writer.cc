@@ -127,9 +127,11 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
       peer_.channel().Send(ring::kRingItem, bytes, {}, deadline);
   if (sent.ok()) return sent;
   if (absl::IsUnavailable(sent)) return Judge(sent, deadline);
-  over_ = platform::Annotate(sent, "an item could not be sent to the reader",
-                             "The ring has ended");
-  return over_;
+  sent = platform::Annotate(sent, "an item could not be sent to the reader",
+                            "The ring has ended");
+  // Later calls do not say what may be tried again.
+  over_ = absl::AbortedError(sent.message());
+  return sent;
 }
 
 absl::Status RingWriter::State::Finish(Deadline deadline) {
