@@ -9,12 +9,14 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char* program;
@@ -1431,6 +1433,78 @@ static void FreeBesideACapture(vmmshare_region* region) {
   CHECK(destroy(captured) == 0 && destroy(other) == 0);
 }
 
+typedef struct Race {
+  pthread_barrier_t step;
+  vmmshare_region* region;
+  vmmshare_status released;
+} Race;
+
+enum { kRaces = 20, kRacers = 3 };
+
+static void Meet(Race* race) {
+  const int met = pthread_barrier_wait(&race->step);
+  CHECK(met == 0 || met == PTHREAD_BARRIER_SERIAL_THREAD);
+}
+
+// Until the region is being restored, which takes longer.
+static void WaitAMoment(void) {
+  const struct timespec moment = {0, 300 * 1000};
+  CHECK(nanosleep(&moment, NULL) == 0);
+}
+
+static void* RestoreAgainAndAgain(void* given) {
+  Race* const race = (Race*)given;
+  for (int i = 0; i < kRaces; ++i) {
+    Meet(race);
+    CHECK(vmmshare_region_restore(race->region, NULL) == VMMSHARE_OK);
+    Meet(race);
+  }
+  return NULL;
+}
+
+static void* ReleaseAgainAndAgain(void* given) {
+  Race* const race = (Race*)given;
+  for (int i = 0; i < kRaces; ++i) {
+    Meet(race);
+    WaitAMoment();
+    race->released = vmmshare_region_release(race->region, 0, NULL);
+    Meet(race);
+  }
+  return NULL;
+}
+
+// Of two threads, one of which sets a region and the other releases it, both of
+// which have to wait for a third that restores it, not both may.
+static void OneOfTwoHasTheRegion(const vmmshare_device* device) {
+  Race race;
+  MUST(vmmshare_region_create(device, &race.region, &error));
+  for (int i = 0; i < 8; ++i) {
+    uint64_t at = 0;
+    MUST(vmmshare_region_allocate(race.region, 4096, &at, &error));
+  }
+  CHECK(pthread_barrier_init(&race.step, NULL, kRacers) == 0);
+  pthread_t restores;
+  pthread_t releases;
+  CHECK(pthread_create(&restores, NULL, &RestoreAgainAndAgain, &race) == 0);
+  CHECK(pthread_create(&releases, NULL, &ReleaseAgainAndAgain, &race) == 0);
+  for (int i = 0; i < kRaces; ++i) {
+    if (RegionStatistics(race.region).is_released == 0) {
+      MUST(vmmshare_region_release(race.region, 0, &error));
+    }
+    Meet(&race);
+    WaitAMoment();
+    const vmmshare_status set =
+        vmmshare_torch_set_region(0, race.region, NULL);
+    Meet(&race);
+    CHECK(set != VMMSHARE_OK || race.released != VMMSHARE_OK);
+    MUST(vmmshare_torch_set_region(0, NULL, &error));
+  }
+  CHECK(pthread_join(restores, NULL) == 0);
+  CHECK(pthread_join(releases, NULL) == 0);
+  CHECK(pthread_barrier_destroy(&race.step) == 0);
+  vmmshare_region_close(race.region);
+}
+
 static void RegionHooks(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1497,6 +1571,7 @@ static void RegionHooks(void) {
   CHECK(vmmshare_torch_region_alloc(0, 0, stream) == NULL);
   vmmshare_torch_region_free(NULL, 0, 0, stream);
   MUST(vmmshare_hooks_last_error(&error));
+  OneOfTwoHasTheRegion(device);
 }
 
 // Nobody knows whether work still uses it: it stays mapped, and is the region's.

@@ -1,8 +1,10 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
@@ -48,13 +50,38 @@ class TorchRegions {
           ", and PyTorch does not say for which of two it asks. Set none "
           "when it is done with that one."));
     }
+    if (releasing_.contains(region.get())) return IsReleased();
     set = std::move(region);
     return absl::OkStatus();
   }
-  bool IsSet(const Region& region) {
+  // Unless another one was set meanwhile.
+  void Unset(const Region& region) {
     const vmm::platform::MutexLock lock(mutex_);
     const auto found = set_.find(region->device().ordinal());
-    return found != set_.end() && found->second == region;
+    if (found != set_.end() && found->second == region) set_.erase(found);
+  }
+  static absl::Status IsReleased() {
+    return absl::FailedPreconditionError(
+        "the region is released: PyTorch would give out addresses where "
+        "nothing is. Restore it first.");
+  }
+
+  // From here to EndRelease() it is not set: PyTorch would give out again what it
+  // holds cached, where nothing is.
+  absl::Status BeginRelease(const Region& region) {
+    const vmm::platform::MutexLock lock(mutex_);
+    const auto found = set_.find(region->device().ordinal());
+    if (found != set_.end() && found->second == region) {
+      return absl::FailedPreconditionError(
+          "PyTorch takes memory from the region. Set none for the device "
+          "before it is released.");
+    }
+    releasing_.insert(region.get());
+    return absl::OkStatus();
+  }
+  void EndRelease(const Region& region) {
+    const vmm::platform::MutexLock lock(mutex_);
+    releasing_.erase(releasing_.find(region.get()));
   }
 
   absl::StatusOr<Region> Find(std::int32_t device) {
@@ -81,6 +108,8 @@ class TorchRegions {
  private:
   vmm::platform::Mutex mutex_;
   std::map<std::int32_t, Region> set_ ABSL_GUARDED_BY(mutex_);
+  // By calls that go on, which may be several of one.
+  std::multiset<const RestorableRegion*> releasing_ ABSL_GUARDED_BY(mutex_);
   std::map<CUdeviceptr, Region> taken_from_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -144,12 +173,9 @@ vmmshare_status vmmshare_region_release(vmmshare_region* region,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(region));
     RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_KEEP_NOTHING, "flags"));
-    // It would give out again what it holds cached, where nothing is.
-    if (torch_regions.Get().IsSet(region->region)) {
-      return absl::FailedPreconditionError(
-          "PyTorch takes memory from the region. Set none for the device "
-          "before it is released.");
-    }
+    TorchRegions& regions = torch_regions.Get();
+    RETURN_IF_ERROR(regions.BeginRelease(region->region));
+    const absl::Cleanup end = [&] { regions.EndRelease(region->region); };
     return region->region->Release((flags & VMMSHARE_KEEP_NOTHING) != 0
                                        ? vmm::Keep::kNothing
                                        : vmm::Keep::kHostMemory);
@@ -196,12 +222,14 @@ vmmshare_status vmmshare_torch_set_region(std::int32_t device,
     RETURN_IF_ERROR(Check(region));
     RETURN_IF_ERROR(
         vmm::c::CheckDevice("region", region->region->device(), device));
+    TorchRegions& regions = torch_regions.Get();
+    RETURN_IF_ERROR(regions.Set(device, region->region));
+    // Asked last: from here on no release of it begins.
     if (region->region->statistics().is_released) {
-      return absl::FailedPreconditionError(
-          "the region is released: PyTorch would give out addresses where "
-          "nothing is. Restore it first.");
+      regions.Unset(region->region);
+      return TorchRegions::IsReleased();
     }
-    return torch_regions.Get().Set(device, region->region);
+    return absl::OkStatus();
   });
 }
 
