@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
@@ -55,13 +56,14 @@ absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
     return vmm::RawHandle{kind, given.size, vmm::HandleOf(kind, {}, bytes)};
   }
   auto borrowed = vmm::platform::OsHandle::Adopt(given.os_handle);
-  absl::StatusOr<vmm::platform::OsHandle> own =
-      vmm::platform::Duplicate(borrowed);
-  const auto still_the_callers = std::move(borrowed).Relinquish();
-  static_cast<void>(still_the_callers);
-  if (!own.ok()) return own.status();
+  // Also when something is thrown.
+  const absl::Cleanup give_back = [&borrowed] {
+    static_cast<void>(std::move(borrowed).Relinquish());
+  };
+  ASSIGN_OR_RETURN(vmm::platform::OsHandle own,
+                   vmm::platform::Duplicate(borrowed));
   return vmm::RawHandle{kind, given.size,
-                        vmm::HandleOf(kind, *std::move(own), bytes)};
+                        vmm::HandleOf(kind, std::move(own), bytes)};
 }
 
 }  // namespace
