@@ -1,3 +1,5 @@
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,9 +66,13 @@ vmmshare_status vmmshare_channel_receive_memory(
           received.size(), " pieces of memory came in one exchange; expected ",
           count, ". Agree with the sender how many it sends."));
     }
-    for (std::uint32_t i = 0; i < count; ++i) {
-      memory[i] = new vmmshare_memory(std::move(received[i]));
+    // All or nothing, also where the host has no memory for a handle.
+    std::vector<std::unique_ptr<vmmshare_memory>> made;
+    made.reserve(count);
+    for (vmm::ImportedAllocation& each : received) {
+      made.push_back(std::make_unique<vmmshare_memory>(std::move(each)));
     }
+    for (std::uint32_t i = 0; i < count; ++i) memory[i] = made[i].release();
     return absl::OkStatus();
   });
 }

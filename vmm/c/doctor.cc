@@ -1,6 +1,7 @@
 #include "vmm/c/doctor.h"
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,8 +47,11 @@ vmmshare_status vmmshare_doctor_report(const char* driver, vmmshare_text** json,
     RETURN_IF_ERROR(CheckGiven(json, "json"));
     RETURN_IF_ERROR(CheckGiven(text, "text"));
     const vmm::tool::Report report = ReportOn(driver);
-    *json = new vmmshare_text{vmm::tool::AsJson(report)};
+    // Both or none, also where the host has no memory.
+    std::unique_ptr<vmmshare_text> made_json(
+        new vmmshare_text{vmm::tool::AsJson(report)});
     *text = new vmmshare_text{vmm::tool::AsText(report, /*colour=*/false)};
+    *json = made_json.release();
     return absl::OkStatus();
   });
 }

@@ -81,8 +81,9 @@ vmmshare_status vmmshare_imported_pool_open(
     ASSIGN_OR_RETURN(auto opened, vmm::ImportedPool::Subscribe(
                                       driver->driver, text, import,
                                       vmm::c::DeadlineOf(timeout_ns)));
-    *pool = new vmmshare_imported_pool(std::move(opened));
-    Listen(**pool);
+    auto made = std::make_unique<vmmshare_imported_pool>(std::move(opened));
+    Listen(*made);
+    *pool = made.release();
     return absl::OkStatus();
   });
 }
@@ -179,9 +180,14 @@ vmmshare_status vmmshare_imported_pool_import(vmmshare_imported_pool* pool,
                      Decode(tickets, count));
     ASSIGN_OR_RETURN(std::vector<vmm::ImportedBlock> imported,
                      pool->pool->ImportAll(decoded, deadline));
-    for (std::size_t i = 0; i < count; ++i) {
-      blocks[i] = new vmmshare_block(pool->pool, std::move(imported[i]));
+    // All or nothing, also where the host has no memory for a handle.
+    std::vector<std::unique_ptr<vmmshare_block>> made;
+    made.reserve(count);
+    for (vmm::ImportedBlock& each : imported) {
+      made.push_back(
+          std::make_unique<vmmshare_block>(pool->pool, std::move(each)));
     }
+    for (std::size_t i = 0; i < count; ++i) blocks[i] = made[i].release();
     return absl::OkStatus();
   });
 }

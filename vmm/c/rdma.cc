@@ -58,16 +58,17 @@ vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
     RETURN_IF_ERROR(Clear(capable, "capable"));
     RETURN_IF_ERROR(Check(memory));
     std::string why;
+    bool is_capable = false;
     if (const auto* imported =
             std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
-      *capable = imported->rdma_capable() ? 1 : 0;
+      is_capable = imported->rdma_capable();
     } else {
       ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
-      ASSIGN_OR_RETURN(const bool is_capable, own->IsRdmaCapable());
-      *capable = is_capable ? 1 : 0;
+      ASSIGN_OR_RETURN(is_capable, own->IsRdmaCapable());
       why = std::string(own->rdma_refusal().message());
     }
     if (refusal != nullptr) *refusal = new vmmshare_text{std::move(why)};
+    *capable = is_capable ? 1 : 0;
     return absl::OkStatus();
   });
 }
@@ -80,10 +81,10 @@ vmmshare_status vmmshare_pool_rdma(const vmmshare_pool* pool, int* capable,
     RETURN_IF_ERROR(Clear(capable, "capable"));
     RETURN_IF_ERROR(Check(pool));
     const absl::Status why = pool->pool->rdma_refusal();
-    *capable = why.ok() ? 1 : 0;
     if (refusal != nullptr) {
       *refusal = new vmmshare_text{std::string(why.message())};
     }
+    *capable = why.ok() ? 1 : 0;
     return absl::OkStatus();
   });
 }
