@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-// Own memory that a server serves, or another process's. Releasing, restoring and
-// asking for the lease wait for each other; addresses, sizes and text never change.
+// Own memory that a server serves, or another process's. Releasing and restoring
+// wait for each other; addresses, sizes and text never change.
 typedef struct vmmshare_restorable vmmshare_restorable;
 
 // Makes memory, as vmmshare_memory_create(), and serves it until it is closed.
@@ -106,8 +106,9 @@ typedef struct vmmshare_region vmmshare_region;
 VMMSHARE_API vmmshare_status
 vmmshare_region_create(const vmmshare_device* device, vmmshare_region** region,
                        vmmshare_error** error);
-// Gives everything back, addresses too; what the hooks of PyTorch took (hooks.h)
-// when that frees it.
+// Gives everything back, addresses too. But as long as it is set for PyTorch
+// (vmmshare_torch_set_region()), or that has not freed all that the hooks took of it
+// (hooks.h), all of it stays.
 VMMSHARE_API void vmmshare_region_close(vmmshare_region* region);
 
 // Memory of its own for each call, `size` rounded up to the granularity (2 MiB on
