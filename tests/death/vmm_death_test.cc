@@ -14,7 +14,9 @@
 #include "vmm/keeper/internal/record.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/mapping.h"
+#include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/share/restorable.h"
 #include "vmm/share/ticket.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/fence_pool.h"
@@ -51,6 +53,17 @@ TEST(VmmDeathTest, DiscardedMemoryCannotBeShared) {
         static_cast<void>(memory.shareable());
       },
       "the memory was dropped; Remap\\(\\) it first");
+}
+
+TEST(VmmDeathTest, OnlyMappedMemoryIsMadeRestorable) {
+  EXPECT_DEATH(
+      {
+        const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
+        Allocation memory = Make();
+        Must(memory.Unmap());
+        Must(RestorableAllocation::Share(*endpoint, std::move(memory)));
+      },
+      "memory that is not mapped; Remap\\(\\) it first");
 }
 
 TEST(VmmDeathTest, AFenceThatWasGivenBackHasNoPlace) {

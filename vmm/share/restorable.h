@@ -54,7 +54,8 @@ class HostCopy;
 
 // Fills memory that is mapped again and that nobody has yet; its device may write to
 // it meanwhile, also where it may only read else. All that it starts has ended when it
-// returns; an error ends the restoring.
+// returns; an error ends the restoring. So does what it throws, which goes on to who
+// called Restore(): the memory is released as before.
 using Fill = std::function<absl::Status(const Allocation& memory)>;
 // From the bytes of a file, from `offset` on: requested_size() of them. Errors,
 // when it is called: NOT_FOUND, DATA_LOSS for a file that ends too early,
@@ -66,8 +67,9 @@ Fill FillFromFile(std::string path, std::uint64_t offset = 0);
 // thread-compatible; importers come and go meanwhile.
 class RestorableAllocation {
  public:
-  // Errors as Endpoint::Publish(), and then `memory` is gone. REQUIRES: mapped;
-  // `endpoint` outlives what is returned.
+  // Errors as Endpoint::Publish(), and UNIMPLEMENTED for memory of a weaker kind
+  // (driver_block.h); then `memory` is gone. REQUIRES: mapped; `endpoint` outlives
+  // what is returned.
   static absl::StatusOr<RestorableAllocation> Share(
       Endpoint& endpoint, Allocation memory, const ShareOptions& options = {});
   ~RestorableAllocation();

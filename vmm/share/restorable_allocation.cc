@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
+#include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/internal/host_copy.h"
@@ -33,6 +34,9 @@ RestorableAllocation& RestorableAllocation::operator=(
 
 absl::StatusOr<RestorableAllocation> RestorableAllocation::Share(
     Endpoint& endpoint, Allocation memory, const ShareOptions& options) {
+  platform::Check(memory.is_mapped(),
+                  "RestorableAllocation::Share of memory that is not mapped; "
+                  "Remap() it first");
   if (memory.disclosed().size != 0) {
     return absl::UnimplementedError(
         absl::StrCat("RestorableAllocation::Share of memory ",
