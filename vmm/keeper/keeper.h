@@ -179,7 +179,11 @@ class KeeperClient {
   //   ALREADY_EXISTS       the name is taken
   //   RESOURCE_EXHAUSTED   the keeper is full, or the user's quota is; the
   //                        message has the figures
-  //   FAILED_PRECONDITION  private memory
+  //   FAILED_PRECONDITION  private memory; memory of a weaker kind, which ends with
+  //                        its owner (driver_block.h); or of another machine than
+  //                        the keeper's
+  //   UNIMPLEMENTED        a keeper that is older than this
+  //   INVALID_ARGUMENT     memory of more than 65,536 chunks
   absl::Status Put(absl::string_view name, const Shareable& memory,
                    Deadline deadline);
 
@@ -193,11 +197,11 @@ class KeeperClient {
   //                        and begin again from it
   //   NOT_FOUND            nothing is kept, and something was to be replaced
   //   ALREADY_EXISTS       something is kept, and nothing was to be replaced
-  //   FAILED_PRECONDITION  what is kept is not sealed; private memory
+  //   FAILED_PRECONDITION  what is kept is not sealed; else as Put()
   //   PERMISSION_DENIED    another user put what is kept, and this one is not
   //                        the keeper's
-  //   RESOURCE_EXHAUSTED   as Put()
-  //   INVALID_ARGUMENT     a keeper that is too old for it
+  //   RESOURCE_EXHAUSTED, UNIMPLEMENTED  as Put()
+  //   INVALID_ARGUMENT     a keeper that is too old for it; else as Put()
   absl::Status Replace(absl::string_view name, const Shareable& memory,
                        const std::optional<MemoryId>& replaced,
                        Deadline deadline);
@@ -219,11 +223,13 @@ class KeeperClient {
   //
   // `create` runs in this thread, at most once, and may take its time: the
   // reservation has no limit but the deadline. Without until_sealed it should
-  // fill the memory before it returns, for others attach it then.
+  // fill the memory before it returns, for others attach it then. What it throws goes
+  // on to the caller, and the next one creates.
   //   INVALID_ARGUMENT     size 0; until_sealed, and to be mapped for writing;
   //                        `create` made memory of another size
   //   FAILED_PRECONDITION  what is kept has another size; is sealed, and to be
-  //                        mapped for writing
+  //                        mapped for writing; is to be sealed, or put, by this
+  //                        connection itself
   //   DEADLINE_EXCEEDED    another process still creates; says which
   //   else                 as Put() and Attach(), or what `create` returned
   absl::StatusOr<AttachedOrCreated> AttachOrCreate(
@@ -241,12 +247,14 @@ class KeeperClient {
   //   DEADLINE_EXCEEDED    says the holder's process and user; the connection
   //                        stays usable
   absl::Status Lock(absl::string_view name, Deadline deadline);
-  // FAILED_PRECONDITION when this connection does not have the lock.
+  // FAILED_PRECONDITION when this connection does not have the lock; NOT_FOUND when
+  // nothing is kept under the name.
   absl::Status Unlock(absl::string_view name, Deadline deadline);
 
   // Read-only from now on, for ever; gives the writer lock back. Only by the
-  // writer (FAILED_PRECONDITION). Mappings for writing that there are stay:
-  // sealing says that the contents are complete.
+  // writer (FAILED_PRECONDITION); NOT_FOUND when nothing is kept under the name.
+  // Mappings for writing that there are stay: sealing says that the contents are
+  // complete.
   absl::Status Seal(absl::string_view name, Deadline deadline);
 
   // Everything kept, by name.

@@ -105,7 +105,8 @@ struct RecalledBlock {
 
 // What a program wants to be told. Called on a thread of the ImportedPool's, which
 // has signals blocked, or in Watch(), one at a time; it may release blocks, and must
-// neither destroy the ImportedPool nor call Watch().
+// neither destroy the ImportedPool nor call Watch(), nor throw: on that thread
+// nobody catches it, and the process ends.
 struct ImportedPoolWatch {
   // Blocks are asked back: release each ImportedBlock of them. Nothing happens
   // to who does not, but that the owner sees it.
@@ -165,7 +166,9 @@ class ImportedPool {
   absl::Status ReleaseAllAfter(std::vector<ImportedBlock>&& blocks,
                                CUstream stream);
 
-  // OK while the owner serves this process; otherwise why it does not.
+  // OK while the owner serves this process; otherwise why it does not: UNAVAILABLE
+  // when it ended or hung up, DATA_LOSS when it broke the protocol,
+  // RESOURCE_EXHAUSTED when this process could not take what it sent.
   absl::Status connection() const;
   // The blocks that the owner wants back and that are still imported here.
   std::vector<RecalledBlock> Recalled() const;

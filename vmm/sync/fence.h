@@ -79,13 +79,15 @@ struct FenceWatch {
   // has its GPU context: before memory is used again ask platform::PeerWatch.
   const platform::Process* signaller = nullptr;
   // Asked about once a millisecond, on the waiting thread; an error ends the
-  // wait. For example [&] { return imported_fences->connection(); }, or a flag
-  // by which another thread cancels. Empty: none.
+  // wait, and so does what it throws. For example
+  // [&] { return imported_fences->connection(); }, or a flag by which another thread
+  // cancels. Empty: none.
   std::function<absl::Status()> still_worth = nullptr;
 };
 
 // One fence, or a process's share in it. Move-only. Thread-safe, but for moves,
-// Release() and the two signals: those are for one thread at a time.
+// Release(), Signal(), SignalFromHost() and Meet(), of what it signals: those are for
+// one thread at a time.
 //
 // May be destroyed at any time: work that it put on streams needs it no more.
 // If some of that has not signalled yet, its memory is used again only after: once

@@ -71,6 +71,7 @@ class TensorSetWriter {
   // writer ends.
   //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
   //                        notes that no manifest has
+  //   RESOURCE_EXHAUSTED   more names and metadata than a manifest has room for
   //   FAILED_PRECONDITION  memory that is not cuMemCreate()'s
   static absl::StatusOr<TensorSetWriter> Begin(const platform::Driver& driver,
                                                CUdeviceptr address,
@@ -119,7 +120,8 @@ class TensorSetWriter {
   struct ReadFilesOptions {
     std::size_t threads = 0;  // 0: as many as processors, at most 8.
     // Called on the calling thread, with bytes: every 50 ms, and when all are
-    // read. An error ends the reading, and is its error.
+    // read. An error ends the reading, and is its error. What it throws ends it too,
+    // and goes on to the caller.
     std::function<absl::Status(std::uint64_t done, std::uint64_t total)>
         progress = nullptr;
   };
@@ -172,6 +174,8 @@ class TensorSetWriter {
   };
   // Completes the set: from now on readers have it. The last bytes written say
   // so, and nothing is there for a reader if the process ends before.
+  // INVALID_ARGUMENT for generation 0; FAILED_PRECONDITION when it is sealed; else as
+  // the driver reports.
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status Seal(const SealOptions& options);
   bool is_sealed() const { return is_sealed_; }
