@@ -67,7 +67,9 @@ class Allocation {
  public:
   // Allocates memory of `device`, maps it, and gives `device` read-write
   // access. Creates no context. On failure nothing stays allocated.
-  //   INVALID_ARGUMENT     size 0, chunk limit under the granularity
+  //   INVALID_ARGUMENT     size 0, chunk limit under the granularity, alignment
+  //                        that is no power of two, a NUMA node that is not there,
+  //                        an `at` in which it does not fit
   //   FAILED_PRECONDITION  a device of `also` has no peer access (checked
   //                        first)
   //   RESOURCE_EXHAUSTED   does not fit
@@ -112,8 +114,9 @@ class Allocation {
   // With Rdma::kTry, why the memory was made without; otherwise OK.
   const absl::Status& rdma_refusal() const { return rdma_refusal_; }
 
-  // Gives or takes access, all of `grants` in one driver call; see Mapping. This
-  // and the three below return UNIMPLEMENTED for memory of kLegacyIpc.
+  // Gives or takes access, all of `grants` in one driver call; see Mapping.
+  // FAILED_PRECONDITION when it is not mapped. This and the three below return
+  // UNIMPLEMENTED for memory of kLegacyIpc.
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
 
   // Unmaps the memory but keeps it, and its address, for Remap(). Peers do not
@@ -129,6 +132,7 @@ class Allocation {
 
   // Maps the memory again at the same address, with the same access. After
   // Discard() that is new memory, with a new generation of the id.
+  // FAILED_PRECONDITION when it is mapped.
   absl::Status Remap();
 
   bool is_mapped() const;

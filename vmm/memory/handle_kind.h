@@ -105,7 +105,8 @@ class SharePolicy {
   // This kind, or the allocation fails before any memory is allocated.
   static SharePolicy Require(HandleKind kind);
   // Every one of these that works here; fails when none does. kLegacyIpc only
-  // where no other does: such memory has no other.
+  // where no other does: such memory has no other. REQUIRES: at least one; of none
+  // it is Private().
   static SharePolicy AnyOf(absl::Span<const HandleKind> kinds);
   // This system's own kind: kPosixFd on Linux, kWin32 on Windows.
   static SharePolicy Native();

@@ -23,7 +23,8 @@
 
 namespace vmm {
 
-// 128 random bits, drawn once a process: never a pid, which is reused.
+// 128 random bits, drawn once a process: never a pid, which is reused. A forked child
+// has its parent's, if that had drawn them.
 struct OwnerId {
   std::array<std::uint8_t, 16> bytes{};
   std::string ToString() const;

@@ -181,7 +181,8 @@ class ServableDomain final : public Servable {
 class Pool final : public Servable {
  public:
   // Allocates nothing yet. INVALID_ARGUMENT for sizes that make no sense;
-  // otherwise as Device::Probe for the kinds of `sharing`.
+  // FAILED_PRECONDITION for a device of `also` that cannot reach `device`'s memory;
+  // else as Device::Probe for the kinds of `sharing`.
   static absl::StatusOr<std::unique_ptr<Pool>> Create(
       const Device& device, const PoolOptions& options);
 
@@ -213,10 +214,9 @@ class Pool final : public Servable {
   // Gives a block back once the work that is on `stream` now is done. Tickets
   // to it are refused from now on; peers that imported it before keep it until
   // they give it back.
-  //   INVALID_ARGUMENT     no block of this pool starts there: the message
-  //                        says in which block it points, if in one
-  //   FAILED_PRECONDITION  the block is free already; or `stream` is being
-  //                        captured into a graph, each launch of which would
+  //   INVALID_ARGUMENT     it points into a block, or is in no segment of this pool
+  //   FAILED_PRECONDITION  the block is free already, or none ever began there; or
+  //                        `stream` is being captured into a graph, each launch of which would
   //                        use the block again: free it when the graph is
   //                        launched no more
   //   else                 as the driver answers cuStreamIsCapturing()

@@ -57,9 +57,10 @@ struct EndpointOptions {
   std::size_t max_sessions = 64;
   std::size_t max_user_sessions = 0;
   std::size_t max_process_sessions = 0;
-  // Leases out at once: one for each OpenTicket() or OpenTickets() of which
-  // something is held still, and each connection that was one and stands. Each
-  // costs three descriptors and a thread that sleeps. The rest as above.
+  // Leases out at once: one for each OpenTicket() of which something is held still,
+  // for each endpoint, 1,024 tickets and access of an OpenTickets(), and for each
+  // connection that was one and stands. Each costs three descriptors and a thread
+  // that sleeps. The rest as above.
   std::size_t max_leases = 256;
   std::size_t max_user_leases = 0;
   std::size_t max_process_leases = 0;
@@ -138,8 +139,8 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   // Exports `memory` and serves it. FAILED_PRECONDITION for private memory;
-  // INVALID_ARGUMENT for Access::kNone, and for kRead of memory that cannot be
-  // shared so (driver_block.h); otherwise as the driver answers the export. The
+  // INVALID_ARGUMENT for Access::kNone, for kRead of memory that cannot be shared
+  // so (driver_block.h), and for more than 65,536 chunks; otherwise as the driver answers the export. The
   // same memory may be published more than once, to each with options of its own.
   absl::StatusOr<Share> Publish(const Shareable& memory,
                                 const ShareOptions& options = {});

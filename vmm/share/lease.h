@@ -62,9 +62,10 @@ struct BlockLease {
 
 // What an importer knows of its own lease.
 struct LeaseStatus {
-  // UNAVAILABLE once the owner has ended, or serves nobody any more. What is
-  // imported stays valid. FAILED_PRECONDITION when the memory did not come
-  // from an endpoint: then it is no lease, and the owner cannot see it.
+  // UNAVAILABLE once the owner has ended, or serves nobody any more; DATA_LOSS once
+  // it broke the protocol. What is imported stays valid. FAILED_PRECONDITION when
+  // the memory did not come from an endpoint: then it is no lease, and the owner
+  // cannot see it; and in a forked child, whose parent has it.
   absl::Status connection;
   // Set when the owner wants the memory back: let go of it by then. Nothing
   // happens to who does not, but that the owner sees it.

@@ -59,6 +59,7 @@ struct Ticket {
 
 // The ticket for sharing `memory` as `kind`. FAILED_PRECONDITION when the
 // memory was not created with that kind: the message has the kinds it has.
+// INVALID_ARGUMENT when it has more than kMaxChunks chunks.
 absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind);
 
 // Always kTicketBytes bytes.

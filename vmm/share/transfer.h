@@ -37,7 +37,8 @@ inline constexpr std::uint16_t kFirstReservedType = 0xF000;
 // Sends all of `memory` in one exchange, with this system's own handle kind
 // where the memory has it, else as fabric handles. Returns once the importer
 // has imported and mapped all of it.
-//   INVALID_ARGUMENT     nothing to send, or more than 65,536
+//   INVALID_ARGUMENT     nothing to send, or more than 65,536, or memory of more
+//                        chunks than that
 //   FAILED_PRECONDITION  memory that was created private
 //   DEADLINE_EXCEEDED    the importer did not take or answer in time; the
 //                        channel is closed, it may or may not have imported
@@ -51,11 +52,13 @@ absl::Status SendAllocation(platform::Channel& channel, const Shareable& memory,
                             Deadline deadline);
 
 // Receives one exchange and imports everything in it, in the order sent, each
-// with `options`. All or nothing. On failure the owner is told why.
+// with `options`. All or nothing. On failure the owner is told why, but where the
+// channel is closed.
 //   DEADLINE_EXCEEDED    nothing came (the channel stays usable), or the rest
 //                        did not (it is closed)
 //   UNAVAILABLE          the owner hung up or died
 //   DATA_LOSS            the owner broke the protocol; the channel is closed
+//   UNIMPLEMENTED        an owner of another release
 //   else                 as ImportedAllocation::Open, or what the owner
 //                        answered ("the owner refused:")
 absl::StatusOr<std::vector<ImportedAllocation>> ReceiveAllocations(

@@ -54,10 +54,11 @@ class FenceArray {
   // of host memory 2 MiB, by which the host asks, and a sixteenth of `bytes`. Make
   // it before streams wait: the driver may not make a stream while many do
   // (docs/ordering.md).
-  //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none; more than there
-  //                        are addresses behind `memory`
-  //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
-  //                        or it is no VMM memory
+  //   INVALID_ARGUMENT     `memory` or `bytes` is no multiple of kFenceBytes, or
+  //                        none; more than there are addresses behind `memory`
+  //   FAILED_PRECONDITION  `device` may not write to the first byte or the last, or
+  //                        nothing is mapped there, or it is no VMM memory. What is
+  //                        between is not looked at
   //   UNIMPLEMENTED        the device has no stream memory operations; or no
   //                        kernels can be had of the driver (before CUDA 12.0) or
   //                        for the device (older than Volta)
@@ -67,7 +68,7 @@ class FenceArray {
   // signals must have a GPU of its own: on one GPU two processes take turns, and
   // a wait keeps its turn. What fills the GPU and waits for what comes behind a
   // wait waits for ever, as it does among kernels.
-  // REQUIRES: the memory stays mapped until the array and its fences have gone
+  // REQUIRES: all the memory is mapped so, until the array and its fences have gone
   // and the GPU has passed their waits and signals.
   static absl::StatusOr<std::unique_ptr<FenceArray>> Over(
       const Device& device, CUdeviceptr memory, std::uint64_t bytes,

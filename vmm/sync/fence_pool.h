@@ -100,8 +100,9 @@ struct FencePoolOptions {
   SharePolicy sharing = SharePolicy::Native();
   // Devices whose streams use the fences, beside the pool's own.
   std::vector<Device> devices = {};
-  // How many fences there is room for from the start. A page of 2 MiB, which
-  // is 8,192 fences, is taken at least.
+  // How many fences there is room for from the start, 1,048,576 at most. A page of
+  // 2 MiB, which is 8,192 fences, is taken at least; with 0 when the first
+  // fence is made.
   std::uint64_t room = 1;
   // Where the fences live. Default: the node that is next to the device.
   std::optional<int> host_numa_node = std::nullopt;
@@ -120,8 +121,8 @@ struct FencePoolStatistics {
 class FencePool {
  public:
   // Takes the memory. `device` and its peers need stream memory operations:
-  // UNIMPLEMENTED, which says so, where one has none. Otherwise as
-  // Allocation::Create().
+  // UNIMPLEMENTED, which says so, where one has none. INVALID_ARGUMENT for more
+  // `room` than there may be. Otherwise as Allocation::Create().
   static absl::StatusOr<std::unique_ptr<FencePool>> Create(
       const Device& device, const FencePoolOptions& options = {});
 
@@ -141,6 +142,7 @@ class FencePool {
   absl::StatusOr<FenceTicket> Export(const Fence& fence);
 
   // Makes room, so that `fences` more can be made without the driver.
+  // INVALID_ARGUMENT above 1,048,576; else as Pool::Reserve().
   absl::Status Reserve(std::uint64_t fences);
 
   // For Endpoint::Serve() and its statistics. Allocate nothing from it. Trim()
@@ -158,7 +160,8 @@ class FencePool {
 
 struct ImportFencesOptions {
   // Devices whose streams use the fences here. Empty: the one that the pool was
-  // created with; FAILED_PRECONDITION when this process does not see that.
+  // created with; FAILED_PRECONDITION when this process does not see that, and
+  // UNIMPLEMENTED when any device that it sees lacks stream memory operations.
   std::vector<Device> devices = {};
 };
 
