@@ -51,12 +51,14 @@ typedef struct vmmshare_fence_array vmmshare_fence_array;
 // Over `bytes` at `memory`, VMMSHARE_FENCE_BYTES for each, whose streams are
 // those of `device`; changes nothing there. Make it before streams wait: the
 // driver may not make a stream, which this takes, while many do.
-//   INVALID_ARGUMENT     not a multiple of VMMSHARE_FENCE_BYTES, or none
-//   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped, or
-//                        it is no memory of cuMemCreate()
+//   INVALID_ARGUMENT     `memory` or `bytes` is no multiple of
+//                        VMMSHARE_FENCE_BYTES, or none
+//   FAILED_PRECONDITION  `device` may not write to the first byte or the last, or
+//                        nothing is mapped there, or it is no memory of
+//                        cuMemCreate()
 //   UNIMPLEMENTED        the device has no stream memory operations
-// The memory stays mapped until the array and its fences are closed and the GPU
-// has passed their waits and signals.
+// All the memory stays mapped so, until the array and its fences are closed and the
+// GPU has passed their waits and signals.
 VMMSHARE_API vmmshare_status vmmshare_fence_array_create(
     const vmmshare_device* device, uint64_t memory, uint64_t bytes,
     vmmshare_fence_array** array, vmmshare_error** error);
@@ -92,7 +94,8 @@ VMMSHARE_API vmmshare_status vmmshare_fence_create(vmmshare_fence_pool* pool,
 VMMSHARE_API vmmshare_status vmmshare_fence_ticket(
     const vmmshare_fence* fence, uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES],
     vmmshare_error** error);
-// The fence of a ticket, from the pool that it belongs to.
+// The fence of a ticket, from the pool that it belongs to. FAILED_PRECONDITION for
+// this process's own pool, and for a fence that is gone.
 VMMSHARE_API vmmshare_status vmmshare_fence_open(
     vmmshare_fence_pool* pool,
     const uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES], int64_t timeout_ns,

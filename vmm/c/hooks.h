@@ -43,7 +43,8 @@ VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
 // is called with NULL. What was allocated goes back to the region from which it
 // came, and keeps it alive until then.
 //   FAILED_PRECONDITION  a region is set for the device: PyTorch does not say for
-//                        which it asks; or `region` is released
+//                        which it asks; or `region` is released, or being
+//                        released by another thread
 //   INVALID_ARGUMENT     it is of another device
 VMMSHARE_API vmmshare_status vmmshare_torch_set_region(int32_t device,
                                                        vmmshare_region* region,

@@ -75,8 +75,13 @@ typedef struct vmmshare_import_options {
 typedef struct vmmshare_memory vmmshare_memory;
 
 // Creates no context, but that VMMSHARE_KIND_LEGACY_IPC makes the device's
-// primary one. INVALID_ARGUMENT for size 0; RESOURCE_EXHAUSTED when it
-// does not fit; otherwise why no kind works here.
+// primary one.
+//   INVALID_ARGUMENT     size 0; a limit of chunks under the granularity; alignment
+//                        that is no power of two; a NUMA node that is not there
+//   FAILED_PRECONDITION  a device of `peers` cannot reach it; VMMSHARE_RDMA_REQUIRE
+//                        where that is not had
+//   RESOURCE_EXHAUSTED   it does not fit
+//   else                 why no kind works here
 VMMSHARE_API vmmshare_status vmmshare_memory_create(
     const vmmshare_device* device, const vmmshare_memory_options* options,
     vmmshare_memory** memory, vmmshare_error** error);
@@ -248,9 +253,10 @@ enum {
 // Exports `size` bytes from `offset` on (0: all from there), multiples of the
 // host's page size, of memory that was created here: one dma-buf for each chunk
 // that the range touches, in order. `bufs` has room for `room`, and may be NULL
-// where that is 0; vmmshare_memory_chunks() are enough. The descriptors are the caller's to close,
-// and keep the memory but not its address. On failure none stays open. Needs no
-// current context: the device's primary one is, for the length of the call.
+// where that is 0; vmmshare_memory_chunks() are enough. The descriptors are the
+// caller's to close, and keep the memory but not its address. On failure none stays
+// open. Needs no current context: the device's primary one is, for the length of
+// the call.
 //   VMMSHARE_INVALID_ARGUMENT     no multiple, a range that leaves the memory, or
 //                                 too little room: *count is what is needed
 //   VMMSHARE_FAILED_PRECONDITION  memory of the host, or not created here; or the

@@ -37,7 +37,8 @@ typedef struct vmmshare_pool_options {
 } vmmshare_pool_options;
 
 typedef struct vmmshare_pool vmmshare_pool;
-// Takes no memory yet. `options` may be NULL.
+// Takes no memory yet. `options` may be NULL. FAILED_PRECONDITION where a device of
+// `peers` cannot reach the memory; INVALID_ARGUMENT for sizes that make no sense.
 VMMSHARE_API vmmshare_status vmmshare_pool_create(
     const vmmshare_device* device, const vmmshare_pool_options* options,
     vmmshare_pool** pool, vmmshare_error** error);
@@ -57,8 +58,8 @@ VMMSHARE_API void vmmshare_pool_close(vmmshare_pool* pool);
 VMMSHARE_API vmmshare_status
 vmmshare_pool_allocate(vmmshare_pool* pool, uint64_t size, uint64_t alignment,
                        void* stream, uint64_t* address, vmmshare_error** error);
-// INVALID_ARGUMENT when no block starts there; FAILED_PRECONDITION when it is
-// free already.
+// INVALID_ARGUMENT when it points into a block, or is in no memory of the pool;
+// FAILED_PRECONDITION when it is free already, or none ever began there.
 VMMSHARE_API vmmshare_status vmmshare_pool_free(vmmshare_pool* pool,
                                                 uint64_t address, void* stream,
                                                 vmmshare_error** error);
@@ -168,8 +169,9 @@ VMMSHARE_API vmmshare_status vmmshare_imported_pool_open(
 // any more and no work of a stream is waited for; else by a thread of its own,
 // which waits for that work, as long as it takes, and which nobody waits for.
 VMMSHARE_API void vmmshare_imported_pool_close(vmmshare_imported_pool* pool);
-// OK while the owner serves this process; UNAVAILABLE once it does not. What is
-// imported stays valid.
+// OK while the owner serves this process; UNAVAILABLE once it does not, DATA_LOSS
+// when it broke the protocol, RESOURCE_EXHAUSTED when what it sent could not be taken
+// here. What is imported stays valid.
 VMMSHARE_API vmmshare_status vmmshare_imported_pool_connection(
     const vmmshare_imported_pool* pool, vmmshare_error** error);
 // As vmmshare_pool_weakness(), of what is mapped here now: whoever has a block has

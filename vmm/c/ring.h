@@ -38,8 +38,8 @@ VMMSHARE_API vmmshare_status
 vmmshare_ring_open_writer(vmmshare_ring_home* home, vmmshare_channel* channel,
                           uint32_t buffers, uint64_t bytes, int64_t timeout_ns,
                           vmmshare_ring** ring, vmmshare_error** error);
-// `writable`: 1 maps the buffers for writing too. CPUs reach those on the host. `device` is that whose streams
-// use them.
+// `writable`: 1 maps the buffers for writing too. CPUs reach those on the host.
+// `device` is that whose streams use them.
 VMMSHARE_API vmmshare_status vmmshare_ring_open_reader(
     const vmmshare_device* device, vmmshare_channel* channel, int32_t writable,
     int64_t timeout_ns, vmmshare_ring** ring, vmmshare_error** error);
@@ -59,20 +59,29 @@ typedef struct vmmshare_ring_buffer {
 //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
 //   FAILED_PRECONDITION  it is acquired, and vmmshare_ring_pass() was not called
 //                      for it yet, or `stream` is captured into a graph: may be
-//                      tried again after that
+//                      tried again after that; or this is a writer that has
+//                      finished
 //   OUT_OF_RANGE       the writer has finished, and there are no more
 //   DEADLINE_EXCEEDED  may be tried again
 //   UNAVAILABLE        the other end hung up or has ended
-//   ABORTED            vmmshare_ring_abort(), here or there
+//   ABORTED            vmmshare_ring_abort(), here or there, or the other end was
+//                      closed and waited no longer; or the writer could not send an
+//                      item
+//   DATA_LOSS          the other end sent or wrote what has no place: the ring has
+//                      ended
 VMMSHARE_API vmmshare_status vmmshare_ring_acquire(vmmshare_ring* ring,
                                                    void* stream,
                                                    int64_t timeout_ns,
                                                    vmmshare_ring_buffer* buffer,
                                                    vmmshare_error** error);
 // The writer hands over what is on `stream` now; the reader gives the buffer
-// back after that, and never waits. FAILED_PRECONDITION when it is not acquired,
-// or `stream` is captured into a graph: it is still acquired. INVALID_ARGUMENT for
-// CU_STREAM_PER_THREAD.
+// back after that, and never waits.
+//   FAILED_PRECONDITION  it is not acquired; or `stream` is captured into a graph: it
+//                        is still acquired
+//   INVALID_ARGUMENT     CU_STREAM_PER_THREAD; more bytes than a buffer has
+//   UNAVAILABLE, ABORTED, DATA_LOSS  of the writer: as vmmshare_ring_acquire()
+//   DEADLINE_EXCEEDED    of the writer: the reader does not read what it is sent, and
+//                        the ring has ended
 VMMSHARE_API vmmshare_status
 vmmshare_ring_pass(vmmshare_ring* ring, const vmmshare_ring_buffer* buffer,
                    void* stream, int64_t timeout_ns, vmmshare_error** error);

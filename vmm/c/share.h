@@ -96,7 +96,8 @@ VMMSHARE_API vmmshare_status
 vmmshare_fetched_lease(const vmmshare_fetched* fetched, int64_t* return_in_ns,
                        vmmshare_error** error);
 
-// Who holds memory of this server. All calls wait for nobody but the last.
+// Who holds memory of this server. Two of these calls wait, and say so in their
+// names.
 //
 // Asks all who hold `memory` to let go of it within `within_ns`.
 VMMSHARE_API vmmshare_status
@@ -133,7 +134,8 @@ VMMSHARE_API vmmshare_status vmmshare_channel_adopt(intptr_t socket,
                                                     vmmshare_channel** channel,
                                                     vmmshare_error** error);
 VMMSHARE_API void vmmshare_channel_close(vmmshare_channel* channel);
-// Returns once the peer has mapped all `count` of `memory`.
+// Returns once the peer has mapped all `count` of `memory`. INVALID_ARGUMENT for
+// more than 65,536, or one of more chunks than that.
 VMMSHARE_API vmmshare_status vmmshare_channel_send_memory(
     vmmshare_channel* channel, const vmmshare_memory* const* memory,
     uint32_t count, int64_t timeout_ns, vmmshare_error** error);

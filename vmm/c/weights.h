@@ -85,7 +85,8 @@ VMMSHARE_API vmmshare_status vmmshare_weights_layout_add(
 // Bytes of memory that the set takes.
 VMMSHARE_API uint64_t
 vmmshare_weights_layout_size(const vmmshare_weights_layout* layout);
-// The tensor at a place. Its pointers are the layout's, until that is changed.
+// The tensor at a place; OUT_OF_RANGE where there is none. Its pointers are the
+// layout's, until that is changed.
 VMMSHARE_API vmmshare_status vmmshare_weights_layout_tensor(
     const vmmshare_weights_layout* layout, uint64_t place,
     vmmshare_tensor* tensor, vmmshare_error** error);
@@ -169,6 +170,7 @@ enum {
   VMMSHARE_WEIGHTS_CHECKSUM_ALL = 1
 };
 // Completes the set, as `generation`. All work that writes to it has ended.
+// INVALID_ARGUMENT for generation 0; FAILED_PRECONDITION when it is sealed.
 VMMSHARE_API vmmshare_status
 vmmshare_weights_seal(vmmshare_weights_writer* writer, uint64_t generation,
                       uint32_t flags, vmmshare_error** error);
@@ -202,7 +204,8 @@ VMMSHARE_API uint64_t
 vmmshare_weights_generation(const vmmshare_weights* weights);
 VMMSHARE_API const char* vmmshare_weights_fingerprint(
     const vmmshare_weights* weights);
-// The metadata as JSON: {"key": "value", ...}.
+// The metadata as JSON: {"key": "value", ...}. What is no UTF-8 in a value comes as
+// U+FFFD.
 VMMSHARE_API vmmshare_status
 vmmshare_weights_metadata(const vmmshare_weights* weights, vmmshare_text** json,
                           vmmshare_error** error);
