@@ -154,8 +154,9 @@ def connect(text: str, *, timeout: "float | None" = 10.0, writable: bool = False
     which it lives.
 
     Raises NotFound when nobody serves it any more, InvalidArgument for another text,
-    PermissionDenied when it is another user's, DeadlineExceeded; FailedPrecondition where the
-    device cannot reach it, or, with None, does not see it.
+    PermissionDenied when it is another user's, DeadlineExceeded, ResourceExhausted where its
+    owner had no room for another in that time, Unimplemented for an owner of another release;
+    FailedPrecondition where the device cannot reach it, or, with None, does not see it.
     """
     _check_is_text("connect", text)
     opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
@@ -177,7 +178,8 @@ def _check_is_text(call: str, text: object, whose: str = "a share, str(share)") 
 def connect_fences(text: str, device: "Device | int | str" = 0, *,
                    timeout: "float | None" = 10.0) -> FencePool:
     """The FencePool of another process. `device`: whose streams use its fences here. `timeout` in
-    seconds. Errors as connect()."""
+    seconds. Errors as connect(); Unimplemented also where the device has no stream memory
+    operations."""
     _check_is_text("connect_fences", text)
     return _open_fences(text, device, timeout)
 
