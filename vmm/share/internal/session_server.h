@@ -41,6 +41,8 @@ class SessionServer {
     PeerLimits limits = {};
     std::string owner = {};   // "the owner": who has the sessions.
     std::string remedy = {};  // What raises the limits.
+    // These and `serve` are called on threads of the server's: what they throw ends
+    // the process.
     // Told what went wrong beside the sessions.
     std::function<void(const absl::Status&)> failed;
     // Lets go of what is kept of peers that have ended; whether anything is kept
