@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <optional>
 #include <string>
 
@@ -49,8 +50,9 @@ absl::StatusOr<Machine> ReadMachine(const std::string& root) {
   }
   std::copy(bytes->begin(), bytes->end(), machine.boot_id.begin());
 
-  char name[65] = {};  // HOST_NAME_MAX is 64 on Linux.
-  if (gethostname(name, sizeof(name) - 1) != 0) {
+  // HOST_NAME_MAX is 64 on Linux, to which the zero at the end comes.
+  char name[HOST_NAME_MAX + 1] = {};
+  if (gethostname(name, sizeof(name)) != 0) {
     return OsError(errno, "gethostname()");
   }
   machine.host_name = name;

@@ -518,6 +518,22 @@ class NotesTest(DoctorTest):
         self.assertIn("this process is user 65534, which stands for every user", note["text"])
         self.assertIn("another user than 65534", note["remedy"])
 
+    def test_the_longest_name_of_a_host_is_read(self):
+        longest = "h" * 64
+        namespace = ["unshare", "--user", "--map-root-user", "--uts", sys.executable, "-c",
+                     "import os, socket, sys; socket.sethostname(sys.argv[1]);"
+                     " os.execvp(sys.argv[2], sys.argv[2:])", longest]
+        if not shutil.which("unshare"):
+            self.skipTest("needs unshare")
+        tried = subprocess.run([*namespace, "uname", "-n"], text=True, capture_output=True, timeout=60)
+        if tried.returncode != 0:
+            self.skipTest(f"no host can be named here: {tried.stderr.strip()}")
+        self.assertEqual(tried.stdout, longest + "\n")
+        result = self.machine.run(
+            "--json", prefix=namespace, env={"NVIDIA_DRA_LOCAL_IPC_DIR": str(self.machine.root)})
+        self.assertIs(result.json["limits"]["boot_id"], True, result.err)
+        self.assertNotIn("no-boot-id", result.notes())
+
     def test_wsl2(self):
         self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
         result = self.machine.run("--json")
