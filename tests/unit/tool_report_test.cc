@@ -16,6 +16,7 @@
 #include "vmm/tool/examine.h"
 #include "vmm/tool/page.h"
 #include "vmm/tool/print.h"
+#include "vmm/tool/system_notes.h"
 
 namespace vmm::tool {
 namespace {
@@ -225,6 +226,23 @@ TEST(ToolReport, LimitsThatAreNoneOrAreSetAreShown) {
   EXPECT_THAT(text, HasSubstr("are the open ones"));
   EXPECT_THAT(text, HasSubstr("disks gdrdrv, nvidia_fs"));
   EXPECT_EQ(JsonOf(report)["limits"]["rdma_modules"].size(), 2u);
+}
+
+TEST(ToolReport, OnlyAMissingBootIdIsBlamedOnProc) {
+  const auto remedy_for = [](const char* why) {
+    Report report = Quiet();
+    report.limits.boot_id = Because(why);
+    std::vector<fabric::Finding> notes;
+    AddNotesOnLimits(report, &notes);
+    EXPECT_EQ(notes.size(), 1u);
+    EXPECT_EQ(notes.at(0).id, "no-boot-id");
+    return notes.at(0).remedy;
+  };
+  EXPECT_THAT(remedy_for("open(/proc/sys/kernel/random/boot_id) failed"),
+              HasSubstr("Mount /proc"));
+  const std::string other = remedy_for("gethostname() failed");
+  EXPECT_THAT(other, HasSubstr("the call that is named"));
+  EXPECT_THAT(other, Not(HasSubstr("/proc")));
 }
 
 TEST(ToolReport, WithoutADriverOrDevicesNothingIsUsable) {

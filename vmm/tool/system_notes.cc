@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "platform/os/process.h"
 
@@ -90,12 +91,16 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          absl::StrCat("Run the container as another user than ", user, ".")});
   }
   if (!limits.boot_id.ok()) {
-    notes->push_back({"no-boot-id",
-                      absl::StrCat("peers cannot tell that they are on one "
-                                   "machine: ",
-                                   limits.boot_id.message()),
-                      "Mount /proc, and take /proc/sys/kernel/random/boot_id "
-                      "out of the container's masked paths."});
+    // Other calls can fail too, of which /proc is not the cause.
+    const bool is_file = absl::StrContains(limits.boot_id.message(), "boot_id");
+    notes->push_back(
+        {"no-boot-id",
+         absl::StrCat("peers cannot tell that they are on one machine: ",
+                      limits.boot_id.message()),
+         is_file ? "Mount /proc, and take /proc/sys/kernel/random/boot_id out "
+                   "of the container's masked paths."
+                 : "Have the system allow the call that is named: every ticket "
+                   "that is made or opened needs its answer."});
   }
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(
