@@ -664,10 +664,18 @@ class ExitStatus(DoctorTest):
                       self.machine.run("--require=nt").out)
 
     def test_a_job_without_a_launcher_is_1(self):
-        for words in (["--job"], ["--job", "--json"]):
-            result = self.machine.run(*words, env={"PMIX_NAMESPACE": ""})
-            self.assertEqual((result.status, result.out), (1, ""))
-            self.assertIn("vmmshare: error: no launcher offers PMIx", result.err)
+        result = self.machine.run("--job", env={"PMIX_NAMESPACE": ""})
+        self.assertEqual((result.status, result.out), (1, ""))
+        self.assertIn("vmmshare: error: no launcher offers PMIx", result.err)
+        result = self.machine.run("--job", "--json", "--require=fd", env={"PMIX_NAMESPACE": ""})
+        self.assertEqual((result.status, result.json["exit_code"]), (1, 1))
+        self.assertIn("vmmshare: error: no launcher offers PMIx", result.err)
+        self.assertEqual(result.json["schema"], "vmmshare-doctor-job/1")
+        self.assertEqual(result.json["error"]["code"], "FAILED_PRECONDITION")
+        self.assertIn("no launcher offers PMIx", result.json["error"]["message"])
+        self.assertEqual(result.json["verdict"], result.json["error"])
+        self.assertEqual((result.json["ranks"], result.json["pairs"]), ([], []))
+        self.assertEqual((result.json["job"], result.json["required"]), (None, "fd"))
 
     def test_misuse_is_2_and_says_what_was_expected(self):
         for words, expected in (

@@ -39,6 +39,9 @@ absl::StatusOr<JobReport> ExamineJob(const DoctorOptions& options);
 // a pipe what is written there.
 std::string AsText(const JobReport& report);
 std::string AsJson(const JobReport& report);
+// What programs read in place of a report of which ExamineJob() answered `why`.
+std::string JobErrorAsJson(const absl::Status& why,
+                           std::optional<HandleKind> required);
 
 }  // namespace vmm::tool
 

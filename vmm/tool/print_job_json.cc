@@ -1,4 +1,5 @@
 // A JobReport for programs.
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -85,6 +86,10 @@ Json PairJson(const JobMatrix& matrix, int importer, int owner) {
   return object;
 }
 
+Json TextOrNull(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
 }  // namespace
 
 std::string AsJson(const JobReport& report) {
@@ -92,8 +97,8 @@ std::string AsJson(const JobReport& report) {
   Json object = Json::object();
   object["schema"] = "vmmshare-doctor-job/1";
   object["vmmshare_version"] = VMMSHARE_VERSION;
-  object["job"] = report.job;
-  object["exchange"] = report.exchange;
+  object["job"] = TextOrNull(report.job);
+  object["exchange"] = TextOrNull(report.exchange);
   object["error"] = StatusJson(report.complete);
   Json ranks = Json::array();
   Json pairs = Json::array();
@@ -110,6 +115,11 @@ std::string AsJson(const JobReport& report) {
   object["verdict"] = StatusJson(report.Verdict());
   object["exit_code"] = report.exit_code();
   return JsonText(object);
+}
+
+std::string JobErrorAsJson(const absl::Status& why,
+                           std::optional<HandleKind> required) {
+  return AsJson(JobReport{"", "", 0, JobMatrix({}, {}), why, required});
 }
 
 }  // namespace vmm::tool

@@ -39,7 +39,13 @@ bool TakesColour() {
 
 int DoctorJob(const DoctorOptions& options) {
   absl::StatusOr<JobReport> report = ExamineJob(options);
-  if (!report.ok()) return Fail(report.status().message());
+  if (!report.ok()) {
+    if (options.json &&
+        !Say(stdout, JobErrorAsJson(report.status(), options.required))) {
+      return Fail("the report could not be written");
+    }
+    return Fail(report.status().message());
+  }
   if (report->prints() &&
       !Say(stdout, options.json ? AsJson(*report) : AsText(*report))) {
     return Fail("the report could not be written");
