@@ -58,12 +58,27 @@ TEST(DoctorOptions, OfAJobHaveATimeout) {
   EXPECT_TRUE(usual->job);
   EXPECT_EQ(usual->timeout_seconds, 60);
   EXPECT_EQ(ParseDoctorOptions({"--job", "--timeout=5"})->timeout_seconds, 5);
+  EXPECT_THAT(
+      std::string(ParseDoctorOptions({"--timeout=5"}).status().message()),
+      HasSubstr("--timeout is for --job"));
   for (const char* word :
        {"--timeout=0", "--timeout=1s", "--timeout=-3", "--timeout=86401",
         "--timeout=99999999999", "--job=4"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseDoctorOptions({word}).status()))
         << word;
   }
+}
+
+TEST(DoctorOptions, AreGivenOnceWhereTheyTakeAValue) {
+  const absl::Status status =
+      ParseDoctorOptions({"--require=fabric", "--json", "--require", "fd"})
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(status.message(),
+            "--require is given twice, as \"fabric\" and as \"fd\"; give it "
+            "once");
+  // The same again says nothing else.
+  EXPECT_TRUE(ParseDoctorOptions({"--json", "--touch", "--json"}).ok());
 }
 
 TEST(DoctorOptions, RefuseWhatTheyDoNotKnowAndSayWhat) {

@@ -67,10 +67,11 @@ TEST(KeepOptions, RefuseWhatIsNoNumberOrDoesNotFit) {
 
 TEST(KeepOptions, NameUsersAndWhatIsDropped) {
   const std::string me = platform::CurrentUser().text();
-  const absl::StatusOr<KeepOptions> options = ParseKeepOptions(
-      {absl::StrCat("--allow-user=", me), "--drop", "weights/a"});
+  const absl::StatusOr<KeepOptions> options =
+      ParseKeepOptions({absl::StrCat("--allow-user=", me), "--drop",
+                        "weights/a", absl::StrCat("--allow-user=", me)});
   ASSERT_TRUE(options.ok()) << options.status();
-  ASSERT_EQ(options->allowed.size(), 1u);
+  ASSERT_EQ(options->allowed.size(), 2u);
   EXPECT_EQ(options->allowed.front(), platform::CurrentUser());
   EXPECT_EQ(options->drop, "weights/a");
   const struct {
@@ -79,6 +80,10 @@ TEST(KeepOptions, NameUsersAndWhatIsDropped) {
   } wrong[] = {{{"--allow-user=no such user"}, "--allow-user: "},
                {{"--drop=two words"}, "--drop: "},
                {{"--list", "--drop=a"}, "--list and --drop are two commands"},
+               {{"--drop=a", "--drop=b"},
+                "--drop is given twice, as \"a\" and as \"b\""},
+               {{"--list", "--max-names=1"}, "--max-names is for a keeper"},
+               {{"--drop=a", "--quota-bytes=1G"}, "--quota-bytes is for"},
                {{"--json"}, "--json is for --list"},
                {{"--json", "--drop=a"}, "--json is for --list"},
                {{"--lst"}, "unknown option --lst"},

@@ -111,14 +111,19 @@ TEST(WeightsOptions, AreOfAVerbASetAndWhereToAsk) {
   EXPECT_FALSE(list->json || list->help);
   for (const char* verb : {"show", "verify", "drop"}) {
     const absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(
-        {verb, "a/b-1.x", "--json", "--address=/k", "--driver", "host"});
+        {verb, "a/b-1.x", "--address=/k", "--driver", "host"});
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_EQ(options->verb, verb);
     EXPECT_EQ(options->name, "a/b-1.x");
     EXPECT_EQ(options->address, "/k");
     EXPECT_EQ(options->driver, "host");
-    EXPECT_TRUE(options->json);
     EXPECT_TRUE(options->allowed.empty());
+  }
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"list", "--json"}, {"show", "a", "--json"}}) {
+    const absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(words);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_TRUE(options->json);
   }
   // Whose keeper it may be.
   const platform::UserId me = platform::CurrentUser();
@@ -153,6 +158,9 @@ TEST(WeightsOptions, ThatAreWrongSayWhatIsRight) {
       {{"show"}, "weights show: "},
       {{"verify", "a b"}, "weights verify: "},
       {{"drop", "--json"}, "weights drop: "},
+      {{"drop", "llm", "--json"}, "--json is for list and show"},
+      {{"verify", "llm", "--json"}, "--json is for list and show"},
+      {{"list", "--address=/a", "--address=/b"}, "--address is given twice"},
       {{"drop", "llm", "more"}, "unexpected word \"more\""},
       {{"show", "llm", "--colour"}, "unknown option --colour"},
       {{"show", "llm", "--json=1"}, "--json takes no value"},

@@ -82,6 +82,14 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " needs a value: --", name, "=..."));
     }
+    const auto before = std::find_if(
+        options.begin(), options.end(),
+        [found](const Option& one) { return one.name == found->name; });
+    if (takes_value && !found->repeats && before != options.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " is given twice, as \"", before->value,
+                       "\" and as \"", *value, "\"; give it once"));
+    }
     options.push_back({found->name, value.value_or("")});
   }
   return options;
@@ -99,7 +107,9 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
   ASSIGN_OR_RETURN(const std::vector<Option> given,
                    ParseOptions(words, CommandNamed("doctor").options));
   DoctorOptions options;
+  bool has_timeout = false;
   for (const auto& [name, value] : given) {
+    has_timeout |= name == "timeout";
     options.json |= name == "json";
     options.touch |= name == "touch";
     options.job |= name == "job";
@@ -116,6 +126,10 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
     if (name == "require") {
       ASSIGN_OR_RETURN(options.required, KindOf(value));
     }
+  }
+  if (has_timeout && !options.job && !options.help) {
+    return absl::InvalidArgumentError(
+        "--timeout is for --job: without it no rank is waited for");
   }
   return options;
 }

@@ -54,11 +54,14 @@ constexpr OptionRow kKeepOptions[] = {
      "connections at once (64), half of them of one process"},
     {"quota-names", "N", "of these, names of one user (no limit)"},
     {"quota-bytes", "SIZE", "of these, bytes of one user (no limit)"},
-    {"allow-user", "USER",
+    {"allow-user",
+     "USER",
      "a uid or a user's name, on Windows a SID, beside this user; may be given "
      "more than once. Whom it allows attaches everything. A client of another "
      "user than the keeper's has to allow that one as well: here with --list "
-     "and --drop, in programs by KeeperClientOptions::keepers"},
+     "and --drop, in programs by KeeperClientOptions::keepers",
+     {},
+     true},
     {"list", "", "print what the keeper at ADDRESS keeps, in place of serving"},
     {"json", "", "with --list: JSON instead of text (docs/keeper.md)"},
     {"drop", "NAME",
@@ -84,9 +87,12 @@ constexpr VerbRow kWeightsVerbs[] = {
      "--help`"}};
 constexpr OptionRow kWeightsOptions[] = {
     {"address", "ADDRESS", "the keeper's; by default this user's own"},
-    {"allow-user", "USER",
+    {"allow-user",
+     "USER",
      "list, show, verify, drop: a uid or a user's name, on Windows a SID, "
-     "whose keeper it may be beside this user's; may be given more than once"},
+     "whose keeper it may be beside this user's; may be given more than once",
+     {},
+     true},
     kSystem,
     kHost,
     kFile,

@@ -21,6 +21,7 @@ struct OptionRow {
   absl::string_view text;
   // Words of which the value is one, with spaces between them.
   absl::string_view choices = {};
+  bool repeats = false;  // It may be given more than once.
 };
 
 // A word after the command's name that says what to do.

@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -84,6 +85,16 @@ absl::StatusOr<KeepOptions> ParseKeepOptions(
   }
   if (options.list && options.drop.has_value()) {
     return absl::InvalidArgumentError("--list and --drop are two commands");
+  }
+  const bool asks = options.list || options.drop.has_value();
+  for (const auto& [name, value] : given) {
+    if (asks &&
+        (absl::StartsWith(name, "max-") || absl::StartsWith(name, "quota-"))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name,
+                       " is for a keeper that serves, and not for --list and "
+                       "--drop"));
+    }
   }
   if (options.json && !options.list) {
     return absl::InvalidArgumentError("--json is for --list");

@@ -231,6 +231,11 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     return absl::InvalidArgumentError(
         absl::StrCat("weights ", options.verb, ": ", usable.message()));
   }
+  if (options.json && options.verb != "show") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights ", options.verb,
+                     ": --json is for list and show, as nothing else is told"));
+  }
   return options;
 }
 
