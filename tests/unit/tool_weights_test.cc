@@ -120,10 +120,14 @@ TEST(WeightsOptions, AreOfAVerbASetAndWhereToAsk) {
     EXPECT_TRUE(options->allowed.empty());
   }
   for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"list", "--json"}, {"show", "a", "--json"}}) {
+       {std::vector<std::string>{"list", "--json"},
+        {"show", "a", "--json"},
+        {"show", "--json", "a"},
+        {"show", "--driver", "host", "a", "--json"}}) {
     const absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(words);
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_TRUE(options->json);
+    EXPECT_EQ(options->name, words[0] == "list" ? "" : "a");
   }
   // Whose keeper it may be.
   const platform::UserId me = platform::CurrentUser();
@@ -161,6 +165,7 @@ TEST(WeightsOptions, ThatAreWrongSayWhatIsRight) {
       {{"drop", "llm", "--json"}, "--json is for list and show"},
       {{"verify", "llm", "--json"}, "--json is for list and show"},
       {{"list", "--address=/a", "--address=/b"}, "--address is given twice"},
+      {{"show", "llm", "--json", "more"}, "unexpected word \"more\""},
       {{"drop", "llm", "more"}, "unexpected word \"more\""},
       {{"show", "llm", "--colour"}, "unknown option --colour"},
       {{"show", "llm", "--json=1"}, "--json takes no value"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -38,10 +39,15 @@ absl::string_view FlagOf(HandleKind kind) {
 }
 
 absl::StatusOr<std::vector<Option>> ParseOptions(
-    const std::vector<std::string>& words, absl::Span<const OptionRow> known) {
+    const std::vector<std::string>& words, absl::Span<const OptionRow> known,
+    std::string* other) {
   std::vector<Option> options;
   for (std::size_t i = 0; i < words.size(); ++i) {
     absl::string_view name = words[i];
+    if (other != nullptr && other->empty() && !absl::StartsWith(name, "-")) {
+      *other = words[i];
+      continue;
+    }
     if (name == "-h") name = "--help";
     if (!absl::ConsumePrefix(&name, "--")) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -25,10 +25,12 @@ struct Option {
   std::string value;       // Empty if it takes none.
 };
 
-// `words`, each "--name", "--name=value" or "--name value", in their order.
+// `words`, each "--name", "--name=value" or "--name value", in their order; one
+// of them may be no option if `other` is not null, and goes there.
 // INVALID_ARGUMENT says which word is wrong, and what could stand there.
 absl::StatusOr<std::vector<Option>> ParseOptions(
-    const std::vector<std::string>& words, absl::Span<const OptionRow> known);
+    const std::vector<std::string>& words, absl::Span<const OptionRow> known,
+    std::string* other = nullptr);
 
 // Whom --allow-user=`value` names. INVALID_ARGUMENT when that is nobody.
 absl::StatusOr<platform::UserId> AllowedUser(const std::string& value);

@@ -192,11 +192,9 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     const std::vector<std::string>& words) {
   WeightsOptions options;
   auto next = words.begin();
-  const auto take = [&](std::string* word) {
-    if (next != words.end() && !absl::StartsWith(*next, "-")) *word = *next++;
-  };
-  take(&options.verb);
-  if (options.verb != "list") take(&options.name);
+  if (next != words.end() && !absl::StartsWith(*next, "-")) {
+    options.verb = *next++;
+  }
   if (options.verb == "put") {  // Its files and options are not looked at here.
     options.help = std::any_of(next, words.end(), [](const std::string& word) {
       return word == "--help" || word == "-h";
@@ -208,7 +206,8 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
   }
   ASSIGN_OR_RETURN(
       const std::vector<Option> given,
-      ParseOptions({next, words.end()}, CommandNamed("weights").options));
+      ParseOptions({next, words.end()}, CommandNamed("weights").options,
+                   options.verb == "list" ? nullptr : &options.name));
   for (const auto& [name, value] : given) {
     options.json |= name == "json";
     options.help |= name == "help";
