@@ -80,7 +80,9 @@ constexpr VerbRow kWeightsVerbs[] = {
     {"verify",
      "reads the data and compares them with their checksums; memory of a "
      "device through a context, which is made"},
-    {"drop", "has the keeper forget it; who has it open keeps it"},
+    {"drop",
+     "has the keeper forget the name, whatever is under it; who has that open "
+     "keeps it"},
     {"put",
      "reads safetensors files into shared memory and puts them under NAME; "
      "only in the Python package, see `python3 -m vmmshare weights put "

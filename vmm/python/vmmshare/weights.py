@@ -414,6 +414,7 @@ def verify(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> 
 
 
 def drop(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> None:
-    """The keeper forgets the set; who has it open keeps it. NotFound when there is none."""
+    """The keeper forgets the name, whatever is under it: it does not look whether that is a set.
+    Who has it open keeps it. NotFound when nothing is kept under the name."""
     with Keeper(address, timeout=timeout) as keeper:
         keeper.drop(name, timeout=timeout)
