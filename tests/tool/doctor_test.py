@@ -687,6 +687,8 @@ class ExitStatus(DoctorTest):
                 (["doctor", "--json=1"], "takes no value"),
                 (["doctor", "--require"], "needs a value"),
                 (["doctor", "--root="], "needs a value"),
+                (["doctor", "--root=/no/where"], "--root=/no/where: there is no such folder"),
+                (["doctor", "--job", "--root", TOOL], "there is no such folder"),
                 (["doctor", "--require=fdd"], "expected fd, nt or fabric")):
             status, out, err = self.run_plain(*words)
             self.assertEqual((status, out), (2, ""), words)

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +39,15 @@ bool TakesColour() {
          platform::StandardOutputTakesColour();
 }
 
+// Where there is no such folder all that is looked for in it would be missing.
+// `root` is UTF-8.
+bool IsFolder(const std::string& root) {
+  const auto folder =
+      std::filesystem::path(std::u8string(root.begin(), root.end()));
+  std::error_code error;
+  return is_directory(folder, error);
+}
+
 int DoctorJob(const DoctorOptions& options) {
   absl::StatusOr<JobReport> report = ExamineJob(options);
   if (!report.ok()) {
@@ -60,6 +71,12 @@ int Doctor(const std::vector<std::string>& words) {
   }
   if (options->help) {
     return Print(UsageOf(CommandNamed("doctor")));
+  }
+  if (!options->root.empty() && !IsFolder(options->root)) {
+    return Misuse(absl::StrCat("--root=", options->root,
+                               ": there is no such folder; expected one with "
+                               "/dev, /proc and /run in it"),
+                  "vmmshare doctor --help");
   }
   if (options->job) return DoctorJob(*options);
   const Report report = Examine(*options);
