@@ -663,6 +663,29 @@ class ExitStatus(DoctorTest):
         self.assertIn("works on no device; it is required",
                       self.machine.run("--require=nt").out)
 
+    def expect_no_peer(self, note, **how):
+        for kind, status in (("fd", 1), ("fabric", 0)):
+            result = self.machine.run(f"--require={kind}", "--json", **how)
+            self.assertEqual((result.status, result.json["exit_code"]), (status, status), kind)
+            self.assertIn(note, result.notes())
+        self.assertIn(f"works on every device, and reaches no peer: see the note {note}; it is required",
+                      self.machine.flowing("--require=fd", **how))
+        self.assertEqual(self.machine.run(**how).status, 0)
+
+    def test_descriptors_that_reach_no_peer_are_not_what_is_required(self):
+        self.make_ready()
+        env = {**self.ready_env, "NVIDIA_DRA_LOCAL_IPC_DIR": "/no/where"}
+        self.expect_no_peer("socket-folder", env=env)
+        if not shutil.which("unshare"):
+            self.skipTest("needs unshare")
+        masked = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                  'mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec "$@"', "sh"]
+        tried = subprocess.run([*masked, "true"], text=True, capture_output=True, timeout=60)
+        if tried.returncode != 0:
+            self.skipTest(f"the boot id cannot be masked here: {tried.stderr.strip()}")
+        env["NVIDIA_DRA_LOCAL_IPC_DIR"] = str(self.machine.root)
+        self.expect_no_peer("no-boot-id", env=env, prefix=masked)
+
     def test_a_job_without_a_launcher_is_1(self):
         result = self.machine.run("--job", env={"PMIX_NAMESPACE": ""})
         self.assertEqual((result.status, result.out), (1, ""))

@@ -19,7 +19,8 @@ constexpr absl::string_view kDoctorUses[] = {"doctor [OPTIONS]"};
 constexpr OptionRow kDoctorOptions[] = {
     {"require", "KIND",
      "exit with 0 if KIND works on every device, else with 1; KIND is fd, nt "
-     "or fabric",
+     "or fabric. For fd and nt the sockets' folder and the machine's identity "
+     "have to serve as well",
      "fd nt fabric"},
     {"json", "", "one JSON object instead of text (docs/doctor.md)"},
     {"touch", "",

@@ -199,11 +199,18 @@ std::vector<int> Report::WithoutKind(HandleKind kind) const {
   return without;
 }
 
+absl::string_view Report::NoteAgainst(HandleKind kind) const {
+  if (kind != HandleKind::kPosixFd && kind != HandleKind::kWin32) return "";
+  if (!limits.socket_folder.ok()) return "socket-folder";
+  return limits.boot_id.ok() ? "" : "no-boot-id";
+}
+
 int Report::exit_code() const {
   if (!driver.ok() || !devices_status.ok()) return kExitNotUsable;
   if (!required.has_value()) return kExitGood;
-  return devices.empty() || !WithoutKind(*required).empty() ? kExitNotUsable
-                                                            : kExitGood;
+  const bool works = !devices.empty() && WithoutKind(*required).empty() &&
+                     NoteAgainst(*required).empty();
+  return works ? kExitGood : kExitNotUsable;
 }
 
 Report Examine(const DoctorOptions& options) {

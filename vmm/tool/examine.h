@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "fabric/diagnosis.h"
 #include "fabric/topology.h"
 #include "platform/cuda/driver.h"
@@ -76,6 +77,10 @@ struct Report {
 
   // The ordinals of the devices on which `kind` does not work.
   std::vector<int> WithoutKind(HandleKind kind) const;
+  // The note for which no peer is reached by `kind`, on whatever device: that of
+  // the sockets' folder or of the machine's identity, which descriptors and NT
+  // handles need. "" where there is none.
+  absl::string_view NoteAgainst(HandleKind kind) const;
   int exit_code() const;
 };
 

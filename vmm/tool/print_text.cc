@@ -202,17 +202,22 @@ void PrintSummary(const Report& report, Page* page) {
     const bool required = report.required == kind;
     // That of another operating system says nothing.
     if (!first.offered && !required) continue;
-    const bool good = without.empty();
-    const std::string where =
-        good ? "on every device"
-             : (without.size() == report.devices.size()
-                    ? "on no device"
-                    : absl::StrCat("not on device ",
-                                   absl::StrJoin(without, ", ")));
-    page->MarkedRow(
-        NameOf(kind), good ? "usable" : "refused",
-        good ? Ink::kGood : Ink::kBad,
-        absl::StrCat("works ", where, required ? "; it is required" : ""));
+    const bool works = without.empty();
+    const absl::string_view note =
+        required ? report.NoteAgainst(kind) : absl::string_view();
+    const bool good = works && note.empty();
+    std::string text = absl::StrCat(
+        "works ", works ? "on every device"
+                        : (without.size() == report.devices.size()
+                               ? "on no device"
+                               : absl::StrCat("not on device ",
+                                              absl::StrJoin(without, ", "))));
+    if (!note.empty()) {
+      absl::StrAppend(&text, ", and reaches no peer: see the note ", note);
+    }
+    if (required) absl::StrAppend(&text, "; it is required");
+    page->MarkedRow(NameOf(kind), good ? "usable" : "refused",
+                    good ? Ink::kGood : Ink::kBad, text);
   }
 }
 
