@@ -652,6 +652,15 @@ class ExitStatus(DoctorTest):
         self.assertEqual(result.status, 1)
         self.assertIn("/nowhere/host.so", result.json["driver"]["error"]["message"])
         self.assertIn("/nowhere/host.so", result.err)
+        self.assertIn("VMMSHARE_HOSTDRIVER names this file; unset it", result.err)
+        # Of what is wrong with another variable, or with the devices, the file is not the cause.
+        path = described["description"].split(", from ")[1]
+        for env in ({"VMMSHARE_HOST_MIG": "yes"}, {"CUDA_VISIBLE_DEVICES": ""}):
+            result = self.machine.run(env={"VMMSHARE_HOSTDRIVER": path, **env})
+            self.assertEqual(result.status, 1)
+            self.assertIn(f"--driver=host and VMMSHARE_HOSTDRIVER: {path}"
+                          if "VMMSHARE_HOST_MIG" in env else f"of {path} answered", result.err)
+            self.assertNotIn("names this file", result.err)
 
     def test_require(self):
         for kind, status in (("fd", 0), ("fabric", 1), ("nt", 1)):

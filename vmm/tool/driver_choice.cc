@@ -40,10 +40,16 @@ Loaded LoadHostDriver() {
   if (named != nullptr && *named != '\0') {
     absl::StatusOr<Driver> driver = Driver::LoadFrom(named);
     if (!driver.ok()) {
+      // What the driver itself answers, or finds wrong in the environment,
+      // another file would, too.
+      const bool is_the_files =
+          !platform::ResultOf(driver.status()).has_value() &&
+          !absl::IsInvalidArgument(driver.status());
       driver = platform::Annotate(
           driver.status(), "--driver=host and VMMSHARE_HOSTDRIVER",
-          "VMMSHARE_HOSTDRIVER names this file; unset it to "
-          "have the one that was installed");
+          is_the_files ? "VMMSHARE_HOSTDRIVER names this file; unset it to "
+                         "have the one that was installed"
+                       : "");
     }
     return {named, std::move(driver)};
   }
