@@ -43,7 +43,7 @@ static_assert(sizeof(Counts) == 16 &&
 absl::StatusOr<OsHandle> MakePage() {
   OsHandle page = MakeMemfd("vmmshare-lifeline");
   if (!page.has_value()) {
-    return OsError(errno, "memfd_create(vmmshare-lifeline)");
+    return MemfdError(errno, "vmmshare-lifeline");
   }
   if (SetFileSize(Fd(page), kLifelineBytes) != 0) {
     return OsError(errno, "ftruncate(vmmshare-lifeline)");

@@ -24,7 +24,7 @@ namespace {
 absl::StatusOr<OsHandle> MakeMemory() {
   OsHandle memory = MakeMemfd("vmmshare-control");
   if (!memory.has_value()) {
-    return OsError(errno, "memfd_create(vmmshare-control)");
+    return MemfdError(errno, "vmmshare-control");
   }
   return memory;
 }

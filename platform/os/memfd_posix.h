@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "platform/os/descriptor_posix.h"
@@ -26,6 +27,15 @@ inline OsHandle MakeMemfd(const char* name) {
     memory = AdoptDescriptor(::memfd_create(name, kFlags));
   }
   return memory;
+}
+
+// The status for the error `code` of MakeMemfd(`name`).
+inline absl::Status MemfdError(int code, const char* name) {
+  const bool is_refused = code == EPERM || code == EACCES || code == ENOSYS;
+  return OsError(code, absl::StrCat("memfd_create(", name, ")"),
+                 is_refused ? "A container's seccomp profile may refuse that "
+                              "call: allow memfd_create in it."
+                            : "");
 }
 
 // Whether `memory`, a file that has seals, is of the kernel's own tmpfs, as

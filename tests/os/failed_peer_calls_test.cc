@@ -154,9 +154,10 @@ int MakesItsLifelineAgain(const std::vector<std::string>&) {
     int error;
     std::uint64_t nth;
   };
-  for (const Row& row : {Row{"memfd_create", EMFILE, 0},
-                         Row{"ftruncate", EFBIG, 0}, Row{"fstat", ENOMEM, 0},
-                         Row{"fstat", ENOMEM, 1}, Row{"mmap", ENOMEM, 0}}) {
+  for (const Row& row :
+       {Row{"memfd_create", EMFILE, 0}, Row{"memfd_create", EPERM, 0},
+        Row{"ftruncate", EFBIG, 0}, Row{"fstat", ENOMEM, 0},
+        Row{"fstat", ENOMEM, 1}, Row{"mmap", ENOMEM, 0}}) {
     absl::Status status;
     {
       const FailingCall failing(row.call, row.error, row.nth);
@@ -165,6 +166,8 @@ int MakesItsLifelineAgain(const std::vector<std::string>&) {
     EXPECT_EQ(status.code(), OsError(row.error, "").code()) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat(row.call, "(vmmshare-lifeline)")));
+    EXPECT_EQ(absl::StrContains(status.message(), "seccomp"),
+              row.error == EPERM);
     EXPECT_EQ(testing::OpenHandleCount(), open);
     EXPECT_EQ(LifelineNumber(), -1);
   }

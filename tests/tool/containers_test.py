@@ -21,8 +21,9 @@ from two_sides import FOLDER, OTHER, USER, Prefix, after, as_user, proof
 
 # The kernel's numbers of system calls; those from 424 on are the same on all machines.
 CALLS = {"pidfd_open": 434, "pidfd_getfd": 438}
-CALLS |= ({"ptrace": 117, "process_vm_readv": 270} if platform.machine() == "aarch64" else
-          {"ptrace": 101, "process_vm_readv": 310})
+CALLS |= ({"ptrace": 117, "process_vm_readv": 270, "memfd_create": 279}
+          if platform.machine() == "aarch64" else
+          {"ptrace": 101, "process_vm_readv": 310, "memfd_create": 319})
 
 
 def deny(names, words):
@@ -144,6 +145,11 @@ class Containers(Namespaces):
     def test_no_process_references(self):
         "seccomp profiles that deny `pidfd_open` | works | allow it: Linux before 6.5 needs it"
         self.shares(denied("pidfd_open"), denied("pidfd_open"))
+
+    def test_no_memory_files(self):
+        "an importer's seccomp profile that denies `memfd_create` | PERMISSION_DENIED | allow it"
+        self.refuses(container(), denied("memfd_create"), "PERMISSION_DENIED",
+                     "allow memfd_create")
 
     def test_no_boot_id(self):
         "a container without `/proc/sys/kernel/random/boot_id` | NOT_FOUND | mount `/proc` whole"
