@@ -254,6 +254,8 @@ class Keep(KeepTest):
         second = self.run_tool()
         self.assertEqual(second.returncode, 1)
         self.assertIn("living process", second.stderr)
+        self.assertIn("A keeper may run there already: `vmmshare keep --list --address="
+                      f"{self.folder}/vmmshare/keeper-{os.geteuid()}` asks it", second.stderr)
 
     def test_systemd_is_told_that_it_serves(self):
         notify = str(self.folder / "notify")

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel_address.h"
 #include "platform/os/surroundings.h"
@@ -47,6 +50,21 @@ absl::StatusOr<Room> RoomFor(std::uint64_t sessions) {
       ": nothing could be kept. Raise the limit (`ulimit -n`, LimitNOFILE=)."));
 }
 
+// `why` nothing can listen at `address`, and who may be there if it is a process:
+// most often another keeper.
+absl::Status WithKeeperThere(const absl::Status& why,
+                             const std::string& address) {
+  if (!absl::IsAlreadyExists(why) ||
+      !absl::StrContains(why.message(), "living process")) {
+    return why;
+  }
+  return platform::Annotate(
+      why, "",
+      absl::StrCat("A keeper may run there already: `vmmshare keep --list "
+                   "--address=",
+                   address, "` asks it"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
@@ -67,22 +85,22 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   ASSIGN_OR_RETURN(platform::ListenerOptions where,
                    platform::ListenerAt(options.address));
   const auto self = std::make_shared<Server*>();  // Set before it is called.
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<SessionServer> sessions,
-      SessionServer::Bind(
-          {.listener = std::move(where),
-           .peers = options.peers,
-           .limits = {options.max_sessions, options.max_user_sessions,
-                      options.max_process_sessions},
-           .owner = "the keeper",
-           .remedy = "vmmshare keep --max-connections raises that",
-           .failed =
-               [log = options.log](const absl::Status& why) {
-                 log(std::string(why.message()));
-               },
-           .tidy = [self] { return (*self)->Tidy(); }}));
+  absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Bind(
+      {.listener = std::move(where),
+       .peers = options.peers,
+       .limits = {options.max_sessions, options.max_user_sessions,
+                  options.max_process_sessions},
+       .owner = "the keeper",
+       .remedy = "vmmshare keep --max-connections raises that",
+       .failed =
+           [log = options.log](const absl::Status& why) {
+             log(std::string(why.message()));
+           },
+       .tidy = [self] { return (*self)->Tidy(); }});
+  if (!sessions.ok())
+    return WithKeeperThere(sessions.status(), options.address);
   std::unique_ptr<Server> server(new Server(
-      std::move(options), Store(std::move(manager)), std::move(sessions)));
+      std::move(options), Store(std::move(manager)), *std::move(sessions)));
   *self = server.get();
   server->Restore(std::move(handles));
   RETURN_IF_ERROR(server->sessions_->Start(
