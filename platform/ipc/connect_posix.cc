@@ -136,6 +136,11 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
                                               ". ", NobodyListens(directory)));
     }
     if (error == EACCES) return OsError(error, call, ConnectAdvice(address));
+    if (error == EPROTOTYPE) {
+      return OsError(error, call,
+                     "Another program's socket is there, of another type than "
+                     "vmmshare's: name the address of an owner or a keeper.");
+    }
     if (error != EAGAIN && error != EINTR) return OsError(error, call);
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -28,6 +28,11 @@ absl::string_view BindAdvice(int code) {
     case EOPNOTSUPP:
       return "The file system of the directory may have no sockets (vfat, some "
              "of FUSE and of other machines): use a tmpfs or a local disk.";
+    case ENOSPC:
+    case EDQUOT:
+      return "The file system of the directory has no room for a further file, "
+             "or this user's quota is used (df -i, quota): remove files there, "
+             "or use another directory.";
     default:
       return "";
   }

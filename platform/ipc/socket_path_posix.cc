@@ -100,8 +100,11 @@ absl::Status CheckDirectory(const std::string& directory,
   }
   if (!S_ISDIR(about.st_mode)) {
     return absl::PermissionDeniedError(absl::StrCat(
-        path, S_ISLNK(about.st_mode) ? " is a symbolic link" : " is a file",
-        " and must be a directory: a link can be pointed elsewhere"));
+        path,
+        S_ISLNK(about.st_mode)
+            ? " is a symbolic link and must be a directory: a link can be "
+              "pointed elsewhere. Name the directory itself"
+            : " is a file and must be a directory. Name another path"));
   }
   if (!MayOwnPath(about.st_uid, policy)) {
     return absl::PermissionDeniedError(absl::StrCat(

@@ -46,6 +46,7 @@ namespace {
 using ::testing::AllOf;
 using testing::Child;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::RegisterChild;
 
 class ListenerTest : public OsTest {
@@ -233,6 +234,9 @@ TEST_F(ListenerTest, WhereNoSocketCanBeMadeTheErrorSaysWhatToDo) {
   for (const int code : {EPERM, EOPNOTSUPP}) {
     EXPECT_THAT(BindAdvice(code), HasSubstr("may have no sockets")) << code;
   }
+  for (const int code : {ENOSPC, EDQUOT}) {
+    EXPECT_THAT(BindAdvice(code), HasSubstr("no room for a further file"));
+  }
   EXPECT_EQ(BindAdvice(EMFILE), "");
 }
 
@@ -260,7 +264,11 @@ TEST_F(ListenerTest, WhoMayNotConnectIsToldWhoseTheSocketIs) {
 
 TEST_F(ListenerTest, RefusesAFileAsDirectory) {
   std::ofstream(temp_.File("file")) << "x";
-  EXPECT_TRUE(absl::IsPermissionDenied(BindStatus(temp_.File("file"))));
+  const absl::Status status = BindStatus(temp_.File("file"));
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("is a file and must be a directory"),
+                    Not(HasSubstr("link"))));
 }
 
 TEST_F(ListenerTest, RefusesADirectoryOfAnotherUser) {
@@ -312,6 +320,8 @@ TEST_F(ListenerTest, ConnectRefusesAListenerOfAnotherKind) {
   ASSERT_EQ(::listen(RawFd(stream), 1), 0);
   const absl::Status status = ConnectStatus(temp_.File("stream"));
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("Another program's socket is there"));
 }
 
 TEST_F(ListenerTest, ConnectFindsNobodyWhereNobodyListens) {
