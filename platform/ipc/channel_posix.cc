@@ -174,7 +174,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
           WaitForEvents(socket_, POLLIN, deadline, cancelled, what);
       if (absl::IsUnavailable(ready.status())) {
         Break();
-        return HungUpError(peer());
+        return HungUpError(*this);
       }
       if (!ready.ok()) return ready.status();
     }
@@ -209,7 +209,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
         continue;
       }
       Break();
-      if (error == ECONNRESET || error == ENOTCONN) return HungUpError(peer());
+      if (error == ECONNRESET || error == ENOTCONN) return HungUpError(*this);
       return OsError(error, absl::StrCat("recvmsg(", socket_.get(), ")"));
     }
     TakeControl(message, received);
@@ -225,7 +225,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
         RefuseWhatBlocks(received.handles, received.speaker.credentials);
     if (size == 0 && received.handles.empty() && PeerIsGone()) {
       Break();
-      return HungUpError(peer());
+      return HungUpError(*this);
     }
     if (!taken.ok()) {
       Break();

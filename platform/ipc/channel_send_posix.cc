@@ -123,9 +123,9 @@ absl::Status Channel::Send(std::uint16_t type,
       status = WaitForHangUpOrRoom(socket_, deadline, cancel);
       if (absl::IsDeadlineExceeded(status)) continue;
       // The kernel says so only once there is room.
-      if (status.ok()) return HungUpError(peer());
+      if (status.ok()) return HungUpError(*this);
     } else if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
-      return HungUpError(peer());  // What it said before can be received.
+      return HungUpError(*this);  // What it said before can be received.
     } else {
       status = OsError(
           error, absl::StrCat("sendmsg(", socket_.get(), ", ", payload.size(),
@@ -158,7 +158,7 @@ absl::Status Channel::WaitUntilReceived(Deadline deadline,
                       std::min(deadline, Deadline::In(pause)),
                       CancelsOf(cancel), what)
             .status();
-    if (hung_up.ok()) return HungUpError(peer());
+    if (hung_up.ok()) return HungUpError(*this);
     if (!absl::IsDeadlineExceeded(hung_up) || deadline.Passed()) {
       return hung_up;
     }

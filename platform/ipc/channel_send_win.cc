@@ -89,7 +89,7 @@ absl::Status Channel::Send(std::uint16_t type,
   }
   if (broken_) return ClosedError();
   if (absl::IsUnavailable(status) || OtherEndIsClosed(socket_)) {
-    return HungUpError(peer_);  // What it said before can be received.
+    return HungUpError(*this);  // What it said before can be received.
   }
   Break();
   return status;

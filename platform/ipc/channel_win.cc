@@ -73,7 +73,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     if (absl::IsUnavailable(size.status())) {
       Break();
-      return HungUpError(peer_);
+      return HungUpError(*this);
     }
     if (!size.ok() && !absl::IsDataLoss(size.status())) {
       Break();
@@ -102,7 +102,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     if (absl::IsUnavailable(message.status())) {
       Break();
-      return HungUpError(peer_);
+      return HungUpError(*this);
     }
     if (absl::IsPermissionDenied(message.status())) {
       Break();

@@ -26,9 +26,21 @@ std::string Describe(const PeerCredentials& peer) {
   return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
 }
 
-absl::Status HungUpError(const PeerCredentials& peer) {
-  return absl::UnavailableError(
-      absl::StrCat("the peer, ", Describe(peer), ", hung up"));
+absl::Status HungUpError(const Channel& channel) {
+  const PeerCredentials peer = channel.peer();
+  std::string text = absl::StrCat("the peer, ", Describe(peer), ", hung up");
+  const UserId self = CurrentUser();
+  if (channel.speakers() == 0 && peer.user != self) {
+    absl::StrAppend(
+        &text, " before anything came from it. It may not allow user ",
+        self.text(),
+        ", of which this process is: a keeper allows that one if it is started "
+        "with --allow-user=",
+        self.text(),
+        ", another program if its PeerPolicy::also_allowed names it "
+        "(docs/security.md)");
+  }
+  return absl::UnavailableError(text);
 }
 
 absl::Status ClosedError() {

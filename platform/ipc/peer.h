@@ -26,8 +26,10 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy);
 // "process 12 of user 1000", for messages; on Windows the user is a SID.
 std::string Describe(const PeerCredentials& peer);
 
-// UNAVAILABLE: the peer hung up; this end is closed.
-absl::Status HungUpError(const PeerCredentials& peer);
+// UNAVAILABLE: the peer of `channel` hung up; this end is closed. Where it is of
+// another user and nothing came from it: that it may not allow this one, for who is
+// not allowed is turned away without a word.
+absl::Status HungUpError(const Channel& channel);
 absl::Status ClosedError();
 
 }  // namespace vmm::platform

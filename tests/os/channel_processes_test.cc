@@ -18,8 +18,10 @@
 namespace vmm::platform {
 namespace {
 
+using ::testing::AllOf;
 using testing::Child;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::RegisterChild;
 
 const UserId kStrangerId(std::to_string(kStranger));
@@ -290,7 +292,13 @@ TEST_F(StrangersServerTest, RootIsNoExceptionWhenAServerChecksItsPeers) {
   Channel channel = Must(meeting.Accept(Late()));
   const std::string address = Text(Must(channel.Receive(Late())).payload);
   Channel client = Must(Channel::Connect(address, {{kStrangerId}}, Late()));
-  EXPECT_TRUE(absl::IsUnavailable(client.Receive(Late()).status()));
+  const absl::Status status = client.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("hung up before anything came from it"),
+            HasSubstr("may not allow user 0"), HasSubstr("--allow-user=0"),
+            HasSubstr("PeerPolicy::also_allowed")));
   EXPECT_EQ(child.Wait(), 1);
 }
 
@@ -303,6 +311,11 @@ TEST_F(StrangersServerTest, RootIsServedWhenNamed) {
   Channel client = Must(Channel::Connect(address, {{kStrangerId}}, Late()));
   EXPECT_EQ(client.peer().user, kStrangerId);
   EXPECT_EQ(Text(Must(client.Receive(Late())).payload), "served");
+  // What has spoken allows this user.
+  const absl::Status status = client.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              Not(HasSubstr("before anything came")));
   EXPECT_EQ(child.Wait(), 0);
 }
 

@@ -308,6 +308,16 @@ class Keep(KeepTest):
         keeper.terminate()
         self.assertEqual(keeper.wait(30), 0)
 
+        # One that lets in somebody else has a socket that others reach, and hangs up on them.
+        keeper = self.start("--address=" + self.address, f"--allow-user={OTHER + 1}")
+        keeper.stdout.readline()
+        refused = ask()
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        self.assertIn("hung up before anything came from it", refused.stderr)
+        self.assertIn(f"started with --allow-user={OTHER}", refused.stderr)
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+
         keeper = self.start("--address=" + self.address, f"--allow-user={OTHER}")
         keeper.stdout.readline()
         listed = ask()
