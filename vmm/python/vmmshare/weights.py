@@ -77,21 +77,21 @@ def _take(shard: Shard, tensors: "dict[str, typing.Any]"
     return taken, [*copies.values()]
 
 
-def _await_default_streams(arrays: "typing.Mapping[str, typing.Any]", reads: typing.Any) -> None:
-    """Waits for what is on the default streams on which arrays of devices are copied: Ctrl-C is heard
-    here, and not by the copies. PyTorch's were waited for."""
+def _await_default_streams(arrays: "typing.Mapping[str, typing.Any]", reads: typing.Any,
+                           target: "int | None") -> None:
+    """Waits for what is on the default streams on which arrays are read and the device `target` is
+    written to: Ctrl-C is heard here, and by no copy. PyTorch's were waited for."""
     torch = torch_type()
-    behind: "dict[int, tuple[str, int]]" = {}
+    devices = set() if target is None else {target}
     for row in reads.rows():
         read = Read(*row, reads)
         if read.on_device and read.nbytes and not (
                 torch is not None and isinstance(arrays[read.name], torch)):
-            behind.setdefault(_core._device_at(read.address), (read.name, read.address))
-    for device, (name, address) in behind.items():
-        def wait(on: int = device, there: int = address,
-                 kept: object = (arrays[name], reads)) -> None:
-            with Allocation(on, nbytes=1) as last:
-                _core._copy_into(last, there, 1)
+            devices.add(_core._device_at(read.address))
+    for device in devices:
+        def wait(on: int = device) -> None:
+            with Allocation(on, nbytes=2) as last:
+                _core._copy_into(last, last.ptr + 1, 1)
 
         elsewhere(wait)
 
@@ -165,13 +165,13 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     # A copy lies in nobody's bytes; what lay in others' does so still.
     reads.lay_out(layout, [*copies])
     # Closed here: who handles what is raised has this function's frame, and all that is in it.
-    with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
-            _core._WeightsWriter(memory, layout) as writer:
-        _await_made([*joined, *copies.values()],
-                    _core._device_at(memory.ptr) if host_node is None else None, timeout)
-        _await_default_streams(kept, reads)
-        reads.copy_to(writer)
-        return put_written(writer, name, checksum, address, left)
+    with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory:
+        target = _core._device_at(memory.ptr) if host_node is None else None
+        _await_default_streams(kept, reads, target)
+        with _core._WeightsWriter(memory, layout) as writer:
+            _await_made([*joined, *copies.values()], target, timeout)
+            reads.copy_to(writer)
+            return put_written(writer, name, checksum, address, left)
 
 
 def _files(paths: typing.Any, select: "typing.Callable[[str], bool] | None"
