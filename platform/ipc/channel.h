@@ -152,15 +152,17 @@ class Channel {
   // usable); CANCELLED by `cancel` (it stays usable too); UNAVAILABLE when the
   // peer hung up and all it sent before was received, or this end is closed;
   // DATA_LOSS when the message breaks the wire format, was cut, states
-  // another number of handles than came, or handles were dropped because this
-  // process is at its descriptor limit, or carries a handle whose closing could
-  // block (Linux: anything but memory, character devices, pipes and objects like
-  // eventfds); PERMISSION_DENIED when the policy does
-  // not allow who sent it, of whose message nothing was looked at, and when this
-  // process may not take handles out of the peer (Windows, as Send());
+  // another number of handles than came, or handles were dropped, or carries a
+  // handle whose closing could block (Linux: anything but memory, character
+  // devices, pipes and objects like eventfds); PERMISSION_DENIED when the policy
+  // does not allow who sent it, of whose message nothing was looked at, and when
+  // this process may not take handles out of the peer (Windows, as Send());
   // RESOURCE_EXHAUSTED when too many handles that the peer's user sent block in
   // being closed. After these four the channel is closed and every handle that
-  // came is closed, or being closed on a thread that nobody waits for. What throws
+  // came is closed, or being closed on a thread that nobody waits for.
+  // RESOURCE_EXHAUSTED also when this process has not enough descriptors left
+  // for the handles (Linux): then none is kept, the message is there for the next
+  // call, and the channel stays usable, so that the peer can be told. What throws
   // for want of memory leaves the message to the next call, or the channel is
   // closed.
   absl::StatusOr<Message> Receive(Deadline deadline,

@@ -243,6 +243,18 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       return may;
     }
 
+    if (!whole && carried.ok() && !received.unknown_control &&
+        received.handles.size() <= kMaxHandles) {
+      const std::string limit = NearLimit();
+      // Not taken out: the next call may have room for it.
+      if (!limit.empty()) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "a message from ", Describe(peer()),
+            " has more handles than this process has descriptors left for: it "
+            "could take ",
+            received.handles.size(), ". ", limit));
+      }
+    }
     const absl::StatusOr<FrameHeader> header = ReadHeader(
         absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),
         message.msg_flags, received, carried);

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@
 #include "tests/support/descriptor_limit_posix.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/receive_raw_posix.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
 
 namespace vmm::testing {
@@ -225,6 +228,69 @@ TEST_F(OverloadPosix, AnOwnerWithoutDescriptorsNamesItsLimit) {
     channel.Close();
     EXPECT_EQ(owner.Wait(), 0);
   }
+}
+
+// More than subscribers of one process that said no goodbye may be.
+constexpr int kTries = 70;
+
+// Opens the pool of args[1], and then the memory of the others at once, with ever
+// more descriptors left, until it can.
+int ImportAtTheLimit(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  const std::vector<std::string> tickets(args.begin() + 2, args.end());
+  const std::function<absl::Status()> opens[] = {
+      [&] {
+        return ImportedPool::Subscribe(TestDriver(), args[1], {}, Late())
+            .status();
+      },
+      [&] {
+        return OpenTickets(TestDriver(), tickets, Readable(), Late()).status();
+      }};
+  for (const auto& open : opens) {
+    absl::Status status = absl::UnknownError("not tried");
+    for (int i = 0; i < 30 * kTries && !status.ok(); ++i) {
+      const int left = i / kTries;
+      {
+        const DescriptorLimit limit(left);
+        status = open();
+      }
+      if (status.ok()) continue;
+      SCOPED_TRACE(absl::StrCat(left, " descriptors left"));
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit -n"));
+    }
+    EXPECT_EQ(status, absl::OkStatus());
+  }
+  Tell(boss);
+  Must(boss.WaitForHangUp(Late()));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kImportAtTheLimit =
+    RegisterChild("import-at-the-limit", &ImportAtTheLimit);
+
+TEST_F(OverloadPosix, AnImporterWithoutDescriptorsIsKnownToKeepNothing) {
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.sharing = TestSharing()}));
+  ServableDomain served = pool->InDomain(SharingDomain::kFirst);
+  const Share publication = Must(endpoint->Serve(served));
+  Args args = {address(), publication.ticket()};
+  std::vector<Allocation> memory;
+  std::vector<Share> shares;
+  for (int i = 0; i < 3; ++i) {
+    memory.push_back(MakePattern(kGranule, 6));
+    shares.push_back(Must(endpoint->Publish(memory.back().shareable())));
+    args.push_back(shares.back().ticket());
+  }
+  Child child = Child::Start("import-at-the-limit", args);
+  platform::Channel channel = Accept();
+  Hear(channel);
+  // Before its end, which would prove it, too.
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  channel.Close();
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 }  // namespace

@@ -125,18 +125,26 @@ absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
 
 absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                                        Deadline deadline) {
-  ASSIGN_OR_RETURN(platform::Message message, channel.Receive(deadline));
-  if (message.type == protocol::kAbort) {
-    return protocol::DecodeError(message.payload, "the owner");
-  }
-  if (message.type != kWelcome || !message.payload.empty() ||
-      message.handles.size() != 2) {
+  absl::StatusOr<platform::Message> message = channel.Receive(deadline);
+  if (!message.ok()) {
+    // Nothing of it is here. An open channel would be taken for that of an owner
+    // without room, which is asked again.
+    protocol::GiveUp(channel, message.status());
     channel.Close();
-    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message.type),
-                               " with ", message.handles.size(),
+    return message.status();
+  }
+  if (message->type == protocol::kAbort) {
+    return protocol::DecodeError(message->payload, "the owner");
+  }
+  if (message->type != kWelcome || !message->payload.empty() ||
+      message->handles.size() != 2) {
+    channel.Close();
+    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message->type),
+                               " with ", message->handles.size(),
                                " handles in place of a welcome"));
   }
-  return Welcome{std::move(message.handles[0]), std::move(message.handles[1])};
+  return Welcome{std::move(message->handles[0]),
+                 std::move(message->handles[1])};
 }
 
 absl::Status SendBye(platform::Channel& channel, Deadline deadline) {

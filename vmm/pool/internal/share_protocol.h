@@ -96,8 +96,9 @@ using Notice = std::variant<std::shared_ptr<const SharedSegment>, ForgetSegment,
 
 absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
                          Deadline deadline);
-// Errors of the owner's come back with "the owner refused: ". Closes the
-// channel on DATA_LOSS.
+// Errors of the owner's come back with "the owner refused: ". After any other
+// the channel is closed, and the owner was told, where it can be, that nothing is
+// kept.
 absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                                        Deadline deadline);
 
