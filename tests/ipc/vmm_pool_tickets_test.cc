@@ -1411,8 +1411,10 @@ TEST_F(HostileSubscriber, ThoseThatHungUpWithoutAGoodbyeAreBounded) {
   AskAndBeGranted(channel, publication.ticket());
   const absl::Status refused = pool::ReceiveWelcome(channel, Late()).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("64 subscribers that hung up without a goodbye"));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr(" has 64 lost subscriptions of the pool's owner's, the "
+                "limit of one process. Each hung up without a goodbye"));
   // Another process has room all the same.
   Child other =
       Child::Start("subscribe-and-hang-up",

@@ -86,10 +86,9 @@ absl::StatusOr<PeerId> Domain::Join(platform::PeerCredentials credentials,
     if (one.left) left.Count(one.credentials);
   }
   RETURN_IF_ERROR(platform::Annotate(
-      left.Check(kMaxLeft, "the pool's owner",
-                 "subscribers that hung up without a goodbye and are not known "
-                 "to have ended"),
-      "", "Close a RemotePool or ImportedPool rather than its connection"));
+      left.Check(kMaxLeft, "the pool's owner", "lost subscriptions"), "",
+      "Each hung up without a goodbye, as one whose open failed may, and its "
+      "process is not known to have ended: end that process"));
   ASSIGN_OR_RETURN(const PeerId id, table_->AddPeer());
   peers_.push_back({id, std::move(credentials), absl::Now(), std::move(watch)});
   return id;
