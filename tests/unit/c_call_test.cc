@@ -78,6 +78,17 @@ TEST(CError, HasTheRemedyOfItsMessageOrThatOfItsCode) {
     return absl::NotFoundError("there is none. Make one. Then try again.");
   });
   EXPECT_STREQ(vmmshare_error_remedy(told.get()), "Make one. Then try again.");
+  const auto remedy_of = [](absl::string_view message) {
+    const Error error = ErrorOf(
+        VMMSHARE_NOT_FOUND, [message] { return absl::NotFoundError(message); });
+    return std::string(vmmshare_error_remedy(error.get()));
+  };
+  EXPECT_EQ(remedy_of("no \"a. B\" of A. z. _ / -. `Make` one"), "`Make` one");
+  EXPECT_EQ(remedy_of("no room. 0 of the 64 are left; allow it 128"),
+            "0 of the 64 are left; allow it 128");
+  EXPECT_EQ(remedy_of("a name of A-Z a-z 0-9 . _ / -"),
+            remedy_of("nothing more to say"));
+  EXPECT_EQ(remedy_of("it is \"cut. Here"), remedy_of("nothing more to say"));
   std::set<std::string> remedies;
   for (const char* message : {"nothing more to say", "nothing more. "}) {
     for (vmmshare_status code = VMMSHARE_CANCELLED; code <= VMMSHARE_DATA_LOSS;

@@ -115,7 +115,8 @@ TEST(KeeperRequest, NamesHaveTheirCharactersAndTheirLength) {
         std::string("a\0b", 3), std::string("a\n"), std::string("\xff")}) {
     const absl::Status status = CheckName(bad);
     EXPECT_TRUE(absl::IsInvalidArgument(status));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("1 to 128"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("1 to 128 of A-Z a-z 0-9 and \"._/-\""));
   }
   EXPECT_TRUE(CheckName(std::string(kMaxName, 'a')).ok());
 }

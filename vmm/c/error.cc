@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -69,14 +71,22 @@ absl::string_view GeneralRemedy(absl::StatusCode code) {
   }
 }
 
-// Messages say what happened, and after the first sentence what to do.
+// Messages say what happened, and after the first sentence what to do. A name or a
+// list has full stops too: it is quoted, or no sentence begins behind them, which
+// is with a capital, a `name`, or how much of a limit is left.
 std::string RemedyOf(const absl::Status& status) {
   const absl::string_view message = status.message();
-  const std::size_t end = message.find(". ");
-  if (end == absl::string_view::npos || end + 2 >= message.size()) {
-    return std::string(GeneralRemedy(status.code()));
+  bool quoted = false;
+  for (std::size_t i = 0; i + 2 < message.size(); ++i) {
+    const auto next = static_cast<unsigned char>(message[i + 2]);
+    if (message[i] == '"') quoted = !quoted;
+    if (!quoted && absl::StartsWith(message.substr(i), ". ") &&
+        (absl::ascii_isupper(next) || absl::ascii_isdigit(next) ||
+         next == '`')) {
+      return std::string(message.substr(i + 2));
+    }
   }
-  return std::string(message.substr(end + 2));
+  return std::string(GeneralRemedy(status.code()));
 }
 
 // A message is a line: what a program or a peer has put into a name is not to be

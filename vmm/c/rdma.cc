@@ -22,9 +22,8 @@ absl::StatusOr<const vmm::Allocation*> CreatedHere(
   }
   return absl::FailedPreconditionError(
       "the memory was adopted or imported: ask where it was created. Memory of "
-      "cudaMalloc() has no such flag. vmmshare_dma_bufs(), in Python "
-      "dma_bufs() "
-      "of an array, makes the dma-bufs of any address");
+      "cudaMalloc() has no such flag. Dma-bufs of any address are made by "
+      "vmmshare_dma_bufs(), in Python by dma_bufs() of an array");
 }
 
 absl::StatusOr<vmm::DmaBufMapping> MappingOf(std::uint32_t flags) {

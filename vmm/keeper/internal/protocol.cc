@@ -94,7 +94,7 @@ absl::Status CheckName(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(
       "the name of kept memory has ", name.size(), " bytes",
       name.size() > kMaxName || name.empty() ? "" : ", and not all of them fit",
-      "; expected 1 to ", kMaxName, " of A-Z a-z 0-9 . _ / -"));
+      "; expected 1 to ", kMaxName, " of A-Z a-z 0-9 and \"._/-\""));
 }
 
 std::vector<std::uint8_t> EncodeRequest(const Request& request) {
