@@ -1213,6 +1213,7 @@ static void MemoryOfOthersIsAdopted(void) {
 static vmmshare_status FillWith(void* user, uint64_t address, uint64_t size) {
   CHECK(size == 4096);  // As was asked for, and not as is mapped.
   if (user == NULL) return VMMSHARE_ABORTED;
+  if (*(const int*)user == 16) return 16;
   memset(Bytes(address), *(const int*)user, size);
   return VMMSHARE_OK;
 }
@@ -1295,10 +1296,13 @@ static void MemoryIsReleasedAndRestored(void) {
   restore.fill = NULL;
   FAILS(VMMSHARE_NOT_FOUND, "/there/is/none",
         vmmshare_restorable_restore(own, &restore, 0, &error));
-  int seven = 7;
+  int filled = 16;
   restore.path = NULL;
   restore.fill = FillWith;
-  restore.user = &seven;
+  restore.user = &filled;
+  FAILS(VMMSHARE_UNKNOWN, "`fill` returned 16, which is no vmmshare_status",
+        vmmshare_restorable_restore(own, &restore, 0, &error));
+  filled = 7;
   MUST(vmmshare_restorable_restore(own, &restore, 0, &error));
   MUST(vmmshare_restorable_restore(theirs, NULL, 10 * SECOND, &error));
   CHECK(Bytes(there)[4095] == 7);

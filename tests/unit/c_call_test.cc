@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "vmm/c/base.h"
 #include "vmm/c/internal/call.h"
@@ -65,6 +66,12 @@ TEST(CCall, WhatAFunctionOfTheProgramsThrowsIsItsError) {
   EXPECT_EQ(CallOwn("`fill`", [] { return VMMSHARE_OK; }), absl::OkStatus());
   EXPECT_EQ(CallOwn("`fill`", [] { return VMMSHARE_ABORTED; }),
             absl::AbortedError("the program's own `fill` returned ABORTED"));
+  for (vmmshare_status none : {-1, VMMSHARE_DATA_LOSS + 1, 1000}) {
+    EXPECT_EQ(CallOwn("`fill`", [none] { return none; }),
+              absl::UnknownError(absl::StrCat(
+                  "the program's own `fill` returned ", none,
+                  ", which is no vmmshare_status. Have it return one.")));
+  }
   EXPECT_EQ(
       CallOwn("`fill`",
               []() -> vmmshare_status { throw std::runtime_error("no"); }),
@@ -105,6 +112,13 @@ TEST(CError, HasTheRemedyOfItsMessageOrThatOfItsCode) {
   // One each for nine codes, and one for the others.
   EXPECT_EQ(remedies.size(), 10u);
   EXPECT_EQ(remedies.count(""), 0u);
+}
+
+TEST(CError, HasNoCodeThatTheInterfaceDoesNotHave) {
+  const Error error = ErrorOf(VMMSHARE_UNKNOWN, [] {
+    return absl::UnauthenticatedError("as a library below may say");
+  });
+  EXPECT_EQ(vmmshare_error_status(error.get()), VMMSHARE_UNKNOWN);
 }
 
 TEST(CError, OfNothingIsNothing) {

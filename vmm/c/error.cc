@@ -89,6 +89,11 @@ std::string RemedyOf(const absl::Status& status) {
   return std::string(GeneralRemedy(status.code()));
 }
 
+// Whether base.h has it.
+bool IsStatus(int code) {
+  return code >= VMMSHARE_OK && code <= VMMSHARE_DATA_LOSS;
+}
+
 // A message is a line: what a program or a peer has put into a name is not to be
 // taken for another one, nor obeyed by a terminal.
 std::string OneLine(absl::string_view text) {
@@ -114,7 +119,10 @@ std::string OneLine(absl::string_view text) {
 }  // namespace
 
 vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
-  const auto code = static_cast<vmmshare_status>(status.raw_code());
+  // Abseil has one more, and a function of the program's may have any.
+  const vmmshare_status code = IsStatus(status.raw_code())
+                                   ? vmmshare_status{status.raw_code()}
+                                   : VMMSHARE_UNKNOWN;
   if (error != nullptr) {
     const std::optional<CUresult> result = platform::ResultOf(status);
     *error = new OwnedError(
@@ -138,6 +146,11 @@ vmmshare_status FailThrown(const char* what, vmmshare_error** error) noexcept {
 }
 
 absl::Status WhyReturned(absl::string_view name, vmmshare_status status) {
+  if (!IsStatus(status)) {
+    return absl::UnknownError(
+        absl::StrCat("the program's own ", name, " returned ", status,
+                     ", which is no vmmshare_status. Have it return one."));
+  }
   return absl::Status(static_cast<absl::StatusCode>(status),
                       absl::StrCat("the program's own ", name, " returned ",
                                    vmmshare_status_name(status)));
