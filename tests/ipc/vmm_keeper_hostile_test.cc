@@ -125,6 +125,7 @@ int SpeakAsNobody(const std::vector<std::string>& args) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("another user speaks over this connection"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(". Connect anew"));
   };
   const auto ask = [](Channel& channel, const Request& request) {
     Must(

@@ -843,7 +843,10 @@ TEST_F(KeeperTest, AStoppedKeeperHoldsNobodyPastTheDeadline) {
   // The busiest machine that tests run on takes a while to wake anybody.
   EXPECT_LT(absl::Now() - deadline, absl::Seconds(10));
   EXPECT_FALSE(client.is_open());
-  EXPECT_TRUE(absl::IsUnavailable(client.List(Late()).status()));
+  const absl::Status closed = client.List(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()),
+              HasSubstr("did not come in time. Connect anew"));
   keeper.Kill();
   keeper.Continue();
   EXPECT_EQ(keeper.Wait(), Child::kKilled);

@@ -109,7 +109,8 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
   }
   if (channel_ == nullptr || is_behind_)
     return absl::UnavailableError(
-        "this connection to the keeper is closed: connect anew");
+        "this connection to the keeper is closed, as after an answer that did "
+        "not come in time. Connect anew");
   const bool is_first = !was_answered_ && channel_->is_open();
   const std::vector<std::uint8_t> encoded = keeper::EncodeRequest(request);
   // Until the answer is here: what throws for want of memory leaves it unread.

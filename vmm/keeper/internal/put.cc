@@ -51,8 +51,8 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
     RETURN_IF_ERROR(CheckSpeaker(session));
     if (session.channel.speakers() == speakers) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        "another process spoke in the middle of the put than asked for it: "
-        "connect anew");
+        "another process spoke in the middle of the put than asked for it. "
+        "Connect anew");
   };
   absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
       session.channel,

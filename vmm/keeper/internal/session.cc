@@ -60,7 +60,7 @@ absl::Status Server::CheckSpeaker(const Session& session) {
   if (speaker == maker) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       "another user speaks over this connection than made it: ", speaker.text(),
-      ", expected ", maker.text(), ": connect anew"));
+      ", expected ", maker.text(), ". Connect anew"));
 }
 
 absl::Status Server::ServeRequest(Session& session, const Request& request) {
@@ -68,7 +68,7 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
   if (MayGainLock(request.type) && session.channel.peer().pid != client.pid) {
     return Refuse(session, absl::FailedPreconditionError(absl::StrCat(
                                "the connection is that of process ", client.pid,
-                               ", and locks are a process's: connect anew")));
+                               ", and locks are a process's. Connect anew")));
   }
   if (MayGainLock(request.type) && !session.watch.has_value()) {
     absl::StatusOr<platform::PeerWatch> watch = platform::PeerWatch::Receive(
