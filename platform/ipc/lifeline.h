@@ -49,9 +49,11 @@ void LetGoOfInheritedLifelines();
 // Receives the peer's. INVALID_ARGUMENT for a message that is none, or whose
 // handle is none: then nobody could ever be known to have ended; or one that
 // others than the peer can write to, who could have whoever asks it wait.
-// Otherwise as Channel::Receive(). Owns nothing where nothing is sent.
+// Otherwise as Channel::Receive(). Owns nothing where nothing is sent. `type`, if
+// not null, becomes that of the message, where one came.
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
-                                         const CancelEvent* cancel = nullptr);
+                                         const CancelEvent* cancel = nullptr,
+                                         std::uint16_t* type = nullptr);
 
 // What can be seen of a process that has ended.
 struct LifelineReading {

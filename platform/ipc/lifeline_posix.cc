@@ -52,8 +52,10 @@ absl::Status SendLifeline(Channel& channel, Deadline deadline) {
 }
 
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
-                                         const CancelEvent* cancel) {
+                                         const CancelEvent* cancel,
+                                         std::uint16_t* type) {
   ASSIGN_OR_RETURN(Message message, channel.Receive(deadline, cancel));
+  if (type != nullptr) *type = message.type;
   if (message.type != kLifelineMessage || !message.payload.empty() ||
       message.handles.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -6,8 +6,8 @@ absl::Status SendLifeline(Channel&, Deadline) { return absl::OkStatus(); }
 
 void LetGoOfInheritedLifelines() {}
 
-absl::StatusOr<OsHandle> ReceiveLifeline(Channel&, Deadline,
-                                         const CancelEvent*) {
+absl::StatusOr<OsHandle> ReceiveLifeline(Channel&, Deadline, const CancelEvent*,
+                                         std::uint16_t*) {
   return OsHandle();
 }
 

@@ -18,9 +18,10 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 
 absl::StatusOr<PeerWatch> PeerWatch::Receive(Channel& channel,
                                              Deadline deadline,
-                                             const CancelEvent* cancel) {
+                                             const CancelEvent* cancel,
+                                             std::uint16_t* type) {
   ASSIGN_OR_RETURN(OsHandle lifeline,
-                   ReceiveLifeline(channel, deadline, cancel));
+                   ReceiveLifeline(channel, deadline, cancel, type));
   absl::StatusOr<Process> process = channel.OpenPeer();
   if (process.ok()) {
     return PeerWatch(*std::move(process), std::move(lifeline), channel.peer());

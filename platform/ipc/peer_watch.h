@@ -50,7 +50,8 @@ class PeerWatch {
   // RESOURCE_EXHAUSTED when no descriptor was left; otherwise as
   // ReceiveLifeline().
   static absl::StatusOr<PeerWatch> Receive(Channel& channel, Deadline deadline,
-                                           const CancelEvent* cancel = nullptr);
+                                           const CancelEvent* cancel = nullptr,
+                                           std::uint16_t* type = nullptr);
 
   // Whether the system can tell at all: see Receive().
   bool CanTell() const { return process_.has_value(); }

@@ -24,6 +24,7 @@
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
 #include "tests/support/driver_faults.h"
+#include "tests/support/fork.h"
 #include "tests/support/how_many.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/queue/internal/last_point.h"
@@ -367,6 +368,23 @@ TEST_F(RingLoss, AWriterThatCannotMakeItsBuffersIsUnavailable) {
   ExpectFails(absl::StatusCode::kUnavailable,
               RingReader::Open(device, std::move(its), {}, Late()).status(),
               "the writer left before it offered a ring");
+  ExpectAllIsBack();
+}
+
+// Nor one that has no descriptor for its lifeline.
+TEST_F(RingLoss, AWriterThatCannotSendItsLifelineIsUnavailable) {
+  if (!MayFork()) GTEST_SKIP() << "no lifeline is sent here";
+  auto [mine, its] = Must(platform::Channel::Pair());
+  ExpectOk(mine.Send(ring::kRingOffer,
+                     ring::EncodeOffer({.buffers = 1,
+                                        .bytes = kBytes,
+                                        .pool = home_->pool_ticket(),
+                                        .fences = home_->fences_ticket()}),
+                     {}, Late()));
+  ExpectOk(mine.Send(ring::kRingBye, {}, {}, Late()));
+  ExpectFails(absl::StatusCode::kUnavailable,
+              RingReader::Open(device, std::move(its), {}, Late()).status(),
+              "the writer gave up while it opened");
   ExpectAllIsBack();
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "platform/ipc/lifeline.h"
@@ -13,6 +14,8 @@ namespace vmm::testing {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr std::uint16_t kBye = 9;
 
 class PeerTest : public HandlesCheckedTest {
  protected:
@@ -28,7 +31,7 @@ TEST_F(PeerTest, OneProcessSaysAsMuchAsItLikes) {
     EXPECT_EQ(Must(peer_.Receive(Late())).type, type);
   }
   Must(platform::SendLifeline(end_, Late()));
-  EXPECT_EQ(peer_.ReceiveLifeline(Late()), absl::OkStatus());
+  EXPECT_EQ(peer_.ReceiveLifeline(Late(), kBye), absl::OkStatus());
   EXPECT_FALSE(peer_.ProcessHasEnded());
   EXPECT_FALSE(peer_.HasEnded(absl::InfinitePast()));
   EXPECT_THAT(peer_.Describe(), HasSubstr("is not known to have ended"));
@@ -36,8 +39,16 @@ TEST_F(PeerTest, OneProcessSaysAsMuchAsItLikes) {
 
 TEST_F(PeerTest, AMessageInPlaceOfItsLifelineIsNone) {
   Must(end_.Send(1, {}, {}, Late()));
-  EXPECT_TRUE(absl::IsDataLoss(peer_.ReceiveLifeline(Late())));
+  EXPECT_TRUE(absl::IsDataLoss(peer_.ReceiveLifeline(Late(), kBye)));
   EXPECT_FALSE(peer_.ProcessHasEnded());
+}
+
+TEST_F(PeerTest, AGoodbyeInPlaceOfItsLifelineIsHeard) {
+  if (!MayFork()) GTEST_SKIP() << "no lifeline is sent here";
+  Must(end_.Send(kBye, {}, {}, Late()));
+  const absl::Status gone = peer_.ReceiveLifeline(Late(), kBye);
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(gone.message(), HasSubstr("the reader gave up while it opened"));
 }
 
 TEST_F(PeerTest, AnotherProcessThatSpeaksForItIsFound) {
@@ -61,7 +72,7 @@ TEST_F(PeerTest, AnotherProcesssLifelineIsNotItsOwn) {
               return platform::SendLifeline(end_, Late()).ok() ? 0 : 1;
             }),
             0);
-  const absl::Status other = peer_.ReceiveLifeline(Late());
+  const absl::Status other = peer_.ReceiveLifeline(Late(), kBye);
   EXPECT_TRUE(absl::IsDataLoss(other) || absl::IsNotFound(other) ||
               absl::IsUnavailable(other))
       << other;

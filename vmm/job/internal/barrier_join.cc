@@ -70,7 +70,8 @@ absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
                        "type 0x",
                        absl::Hex(answer->type)));
     }
-    RETURN_IF_ERROR(did_not_join(link->peer.ReceiveLifeline(deadline)));
+    RETURN_IF_ERROR(did_not_join(
+        link->peer.ReceiveLifeline(deadline, barrier::kBarrierBye)));
   }
   return StartWatchers();
 }
@@ -79,7 +80,8 @@ absl::Status Barrier::State::Subscribe(const Device& device,
                                        const barrier::Offer& offer,
                                        Deadline deadline,
                                        const platform::PeerPolicy& owners) {
-  RETURN_IF_ERROR(links_.front()->peer.ReceiveLifeline(deadline));
+  RETURN_IF_ERROR(
+      links_.front()->peer.ReceiveLifeline(deadline, barrier::kBarrierBye));
   ASSIGN_OR_RETURN(imported_, ImportedFencePool::Subscribe(
                                   device.driver(), offer.pool,
                                   {.devices = {device}}, deadline, owners));

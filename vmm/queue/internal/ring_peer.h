@@ -75,7 +75,7 @@ class RingPeer {
   // Hear() or StillHere().
   absl::StatusOr<platform::Message> Receive(Deadline deadline);
   absl::Status ReceiveLifeline(Deadline deadline) {
-    return peer_.ReceiveLifeline(deadline);
+    return peer_.ReceiveLifeline(deadline, kRingBye);
   }
 
   // OK while it has not said kRingBye or hung up: reads what there is. For when

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "platform/ipc/lifeline.h"
 
 namespace vmm {
 namespace {
@@ -45,9 +46,14 @@ absl::StatusOr<platform::Message> Peer::Receive(
   }
 }
 
-absl::Status Peer::ReceiveLifeline(Deadline deadline) {
+absl::Status Peer::ReceiveLifeline(Deadline deadline, std::uint16_t bye) {
+  std::uint16_t type = platform::kLifelineMessage;
   absl::StatusOr<platform::PeerWatch> watch =
-      platform::PeerWatch::Receive(channel_, deadline);
+      platform::PeerWatch::Receive(channel_, deadline, nullptr, &type);
+  if (!watch.ok() && type == bye) {
+    return absl::UnavailableError(
+        absl::StrCat(who_, " gave up while it opened: its own error says why"));
+  }
   if (absl::IsInvalidArgument(watch.status())) {
     return absl::DataLossError(watch.status().message());
   }

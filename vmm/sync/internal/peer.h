@@ -41,8 +41,9 @@ class Peer {
   absl::StatusOr<platform::Message> ReceiveNow() {
     return ReceiveOnce(absl::InfinitePast(), nullptr);
   }
-  // What follows its first message. DATA_LOSS when that is something else.
-  absl::Status ReceiveLifeline(Deadline deadline);
+  // What follows its first message. UNAVAILABLE when that is a message of type
+  // `bye`: it could not send its lifeline. DATA_LOSS when it is something else.
+  absl::Status ReceiveLifeline(Deadline deadline, std::uint16_t bye);
 
   // Its process has ended. What that has forked may go on: for what reports,
   // and hands no memory on.
