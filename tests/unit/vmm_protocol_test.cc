@@ -246,7 +246,7 @@ TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
 
 TEST(RefusalOnTheWire, ComesBackWithCodeAndText) {
   auto [a, b] = Must(platform::Channel::Pair());
-  for (int code = 1; code <= 16; ++code) {
+  for (int code = 2; code <= 16; ++code) {
     const absl::Status error(static_cast<absl::StatusCode>(code), "why not");
     ASSERT_TRUE(SendError(a, kRefused, error, Late()).ok());
     const platform::Message message = Must(b.Receive(Late()));
@@ -255,6 +255,18 @@ TEST(RefusalOnTheWire, ComesBackWithCodeAndText) {
     EXPECT_EQ(decoded.code(), error.code());
     EXPECT_EQ(decoded.message(), "the importer refused: why not");
   }
+}
+
+// The other side's program has cancelled nothing.
+TEST(RefusalOnTheWire, OfWhatWasCancelledHereIsUnavailableThere) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  ASSERT_TRUE(
+      SendError(a, kAbort, absl::CancelledError("waiting"), Late()).ok());
+  const absl::Status decoded =
+      DecodeError(Must(b.Receive(Late())).payload, "the owner");
+  EXPECT_TRUE(absl::IsUnavailable(decoded)) << decoded;
+  EXPECT_EQ(decoded.message(),
+            "the owner refused: it was told to stop meanwhile");
 }
 
 TEST(RefusalOnTheWire, OfAnUnknownCodeOrNoCodeIsDataLoss) {
