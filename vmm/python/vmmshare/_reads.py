@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -123,9 +124,8 @@ def await_torch(tensors: "typing.Mapping[str, typing.Any]", timeout: "float | No
         return
     devices = {one.get_device(): one.device for one in tensors.values()
                if isinstance(one, kind) and one.is_cuda}
-    synchronize = sys.modules["torch"].cuda.synchronize
     for device in devices.values():
-        elsewhere(lambda device=device: synchronize(device), timeout, deadline)  # type: ignore[misc]
+        elsewhere(functools.partial(sys.modules["torch"].cuda.synchronize, device), timeout, deadline)
 
 
 def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None") -> None:
