@@ -1497,8 +1497,7 @@ static void OneOfTwoHasTheRegion(const vmmshare_device* device) {
     }
     Meet(&race);
     WaitAMoment();
-    const vmmshare_status set =
-        vmmshare_torch_set_region(0, race.region, NULL);
+    const vmmshare_status set = vmmshare_torch_set_region(0, race.region, NULL);
     Meet(&race);
     CHECK(set != VMMSHARE_OK || race.released != VMMSHARE_OK);
     MUST(vmmshare_torch_set_region(0, NULL, &error));

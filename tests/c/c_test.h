@@ -47,8 +47,8 @@ extern const char* driver_path;
       exit(1);                                                           \
     }                                                                    \
     CHECK(vmmshare_error_status(error) == (status));                     \
-    CHECK(strpbrk(vmmshare_error_message(error), "\n\r\033") == NULL);    \
-    CHECK(strpbrk(vmmshare_error_remedy(error), "\n\r\033") == NULL);     \
+    CHECK(strpbrk(vmmshare_error_message(error), "\n\r\033") == NULL);   \
+    CHECK(strpbrk(vmmshare_error_remedy(error), "\n\r\033") == NULL);    \
     CHECK(vmmshare_error_remedy(error)[0] != '\0');                      \
     vmmshare_error_free(error);                                          \
   } while (0)
