@@ -223,13 +223,36 @@ def test_threads_of_the_library_have_names_and_get_no_signals(driver):
         share = made.enter_context(vs.serve(pool))
         remote = made.enter_context(vs.connect(str(share)))
         with pool.empty(3, "int8") as array, remote.open(array.ticket()):
-            now = own_threads()  # The server may have been there before.
-            assert {"vmmshare-accept", "vmmshare-serve", "vmmshare-recv"} <= set(now.values())
-            for thread in now.keys() - before.keys():
-                name = now[thread]
-                assert name.startswith("vmmshare-"), name
+            expected = {"vmmshare-accept", "vmmshare-serve", "vmmshare-recv"}
+            until = time.monotonic() + 60
+            while True:  # Each names itself. The server may have been there before.
+                now = own_threads()
+                new = {thread: name for thread, name in now.items() if thread not in before}
+                named = all(name.startswith("vmmshare-") for name in new.values())
+                if named and expected <= set(now.values()):
+                    break
+                assert time.monotonic() < until, now
+                time.sleep(0.01)
+            for thread, name in new.items():
                 assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked(thread), name
                 assert not OF_FAULTS & blocked(thread), name
+
+
+def test_a_thread_that_waits_for_a_call_gets_no_signals_either(keeper):
+    keeper.stop()
+
+    def ask():
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            vs.keeper.list(address=keeper.address, timeout=3)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    waits = []
+    while asking.is_alive() and not waits:
+        waits = [thread for thread, name in own_threads().items() if name == "vmmshare-wait"]
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked(waits[0])
+    asking.join()
+    keeper.go_on()
 
 
 WAITS_FOR_A_SIGNAL = """

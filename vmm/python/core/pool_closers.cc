@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "vmm/python/core/detach.h"
 #include "vmm/python/core/gil.h"
 
 namespace vmm::python {
@@ -108,14 +109,14 @@ void PoolCloser::operator()(vmmshare_pool* pool) const {
     return;
   }
   try {
-    std::thread([pool, uses = std::move(uses)] {
+    Detach("vmmshare-free", [pool, uses = std::move(uses)] {
       for (const StreamUse& use : uses) {
         while (!HasPassed(pool, use, VMMSHARE_FOREVER)) {
           std::this_thread::sleep_for(kAskAgain);
         }
       }
       vmmshare_pool_close(pool);
-    }).detach();
+    });
   } catch (const std::system_error&) {
     // Rather kept for good than unmapped under the GPU.
   }
@@ -127,7 +128,7 @@ void ImportedPoolCloser::operator()(vmmshare_imported_pool* pool) const {
     return;
   }
   try {
-    std::thread([pool] { vmmshare_imported_pool_close(pool); }).detach();
+    Detach("vmmshare-free", [pool] { vmmshare_imported_pool_close(pool); });
   } catch (const std::system_error&) {
     // Rather waited for than held, by its owner's book, until this process ends.
     vmmshare_imported_pool_close(pool);

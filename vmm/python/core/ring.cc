@@ -7,10 +7,10 @@
 #include <memory>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "vmm/python/core/array.h"
+#include "vmm/python/core/detach.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/options.h"
 #include "vmm/python/core/stream.h"
@@ -54,7 +54,7 @@ class KeptRing {
   ~KeptRing() {
     if (ring_.use_count() > 1) return;
     try {
-      std::thread([ring = std::move(ring_)] {}).detach();
+      Detach("vmmshare-free", [ring = std::move(ring_)] {});
     } catch (const std::system_error&) {
     }
   }

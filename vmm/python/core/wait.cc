@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "vmm/python/core/detach.h"
 #include "vmm/python/core/gil.h"
 #include "vmm/python/core/text.h"
 
@@ -153,11 +153,11 @@ std::shared_ptr<void> WaitOnAThread(
   const auto shared = std::make_shared<Shared>();
   const Waiter waiter(*shared);
   try {
-    std::thread([shared, call = std::move(call)] {
+    Detach("vmmshare-wait", [shared, call = std::move(call)] {
       Outcome outcome;
       call(outcome, *shared);
       shared->Finish(std::move(outcome));
-    }).detach();
+    });
   } catch (const std::system_error& why) {
     Raise(VMMSHARE_RESOURCE_EXHAUSTED,
           (std::string("cannot start a thread that waits: ") + why.what())
