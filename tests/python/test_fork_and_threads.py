@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 
 import numpy as np
 import pytest
@@ -199,17 +200,20 @@ def test_a_block_that_was_made_for_a_closed_pool_goes_back(driver):
         assert same.statistics()["live_blocks"] == 0
 
 
+class OwnThread(typing.NamedTuple):
+    name: str
+    blocked: "set[int]"  # The signals that are not delivered to it.
+
+
 def own_threads():
-    """The name of each thread of this process, by its number."""
-    tasks = pathlib.Path("/proc/self/task")
-    return {int(task.name): (task / "comm").read_text().strip() for task in tasks.iterdir()}
-
-
-def blocked(thread):
-    """The signals that are not delivered to it."""
-    status = pathlib.Path(f"/proc/self/task/{thread}/status").read_text()
-    mask = int(re.search(r"SigBlk:\s*([0-9a-f]+)", status).group(1), 16)
-    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+    """Of this process, by their numbers."""
+    threads = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            mask = int(re.search(r"SigBlk:\s*([0-9a-f]+)", (task / "status").read_text()).group(1), 16)
+            blocked = {number for number in range(1, 65) if mask >> (number - 1) & 1}
+            threads[int(task.name)] = OwnThread((task / "comm").read_text().strip(), blocked)
+    return threads
 
 
 OF_FAULTS = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS,
@@ -227,15 +231,15 @@ def test_threads_of_the_library_have_names_and_get_no_signals(driver):
             until = time.monotonic() + 60
             while True:  # Each names itself. The server may have been there before.
                 now = own_threads()
-                new = {thread: name for thread, name in now.items() if thread not in before}
-                named = all(name.startswith("vmmshare-") for name in new.values())
-                if named and expected <= set(now.values()):
+                new = [now[thread] for thread in now.keys() - before.keys()]
+                named = all(one.name.startswith("vmmshare-") for one in new)
+                if named and expected <= {one.name for one in now.values()}:
                     break
                 assert time.monotonic() < until, now
                 time.sleep(0.01)
-            for thread, name in new.items():
-                assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked(thread), name
-                assert not OF_FAULTS & blocked(thread), name
+            for one in new:
+                assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= one.blocked, one
+                assert not OF_FAULTS & one.blocked, one
 
 
 def test_a_thread_that_waits_for_a_call_gets_no_signals_either(keeper):
@@ -249,8 +253,8 @@ def test_a_thread_that_waits_for_a_call_gets_no_signals_either(keeper):
     asking.start()
     waits = []
     while asking.is_alive() and not waits:
-        waits = [thread for thread, name in own_threads().items() if name == "vmmshare-wait"]
-    assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked(waits[0])
+        waits = [one for one in own_threads().values() if one.name == "vmmshare-wait"]
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= waits[0].blocked
     asking.join()
     keeper.go_on()
 
