@@ -30,10 +30,8 @@ absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
         driver.Error(
             r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"),
             "Neither the device of the current context nor the memory's own "
-            "has "
-            "access to what is there: make a context of one that has current "
-            "on "
-            "this thread first."),
+            "has access to what is there: make a context of one that has "
+            "current on this thread first."),
         absl::StatusCode::kFailedPrecondition);
   }
   if (r != CUDA_SUCCESS) {
