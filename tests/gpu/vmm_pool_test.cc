@@ -29,6 +29,10 @@ using ::testing::HasSubstr;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
+std::uint64_t RoundUpTo2Mib(std::uint64_t size) {
+  return (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+}
+
 class PoolTest : public DriverTest {
  protected:
   void SetUp() override {
@@ -230,6 +234,22 @@ TEST_F(PoolTest, AlignsAsAsked) {
   ExpectEmpty(*pool);
 }
 
+TEST_F(PoolTest, GrowsByA24thAndFromOneGibOnByA16th) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 100; ++i) blocks.push_back(Allocate(*pool, 16 * kMiB));
+  std::uint64_t before = 0;
+  for (const SegmentStatistics& segment : pool->statistics().segments) {
+    const std::uint64_t part = before / (before < 1024 * kMiB ? 24 : 16);
+    EXPECT_EQ(segment.size, std::max(32 * kMiB, RoundUpTo2Mib(part)))
+        << "beside " << before;
+    before += segment.size;
+  }
+  EXPECT_GT(before, 1600 * kMiB);
+  for (CUdeviceptr block : blocks) Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
 TEST_F(PoolTest, SegmentsAreAsLargeAsIsNeededAndLargeRequestsGetWhatTheyLack) {
   const std::unique_ptr<Pool> pool =
       Make({.first_segment_size = 4 * kMiB, .max_segment_size = 16 * kMiB});
@@ -244,8 +264,7 @@ TEST_F(PoolTest, SegmentsAreAsLargeAsIsNeededAndLargeRequestsGetWhatTheyLack) {
   // It begins in what is free at the end.
   blocks.push_back(Allocate(*pool, 33 * kMiB));
   const std::uint64_t lacked = 33 * kMiB - before.free;
-  EXPECT_EQ(pool->statistics().segments.back().size,
-            (lacked + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB));
+  EXPECT_EQ(pool->statistics().segments.back().size, RoundUpTo2Mib(lacked));
   Fill(blocks.back(), 7, 33 * kMiB);
   EXPECT_TRUE(Holds(blocks.back(), 7, 33 * kMiB));
   for (CUdeviceptr block : blocks) Free(*pool, block);

@@ -87,9 +87,9 @@ struct PoolOptions {
   // pool must outlive all who are, and none lies beside another.
   SharePolicy sharing = SharePolicy::Native();
   // Bytes of the first segment. A further one has a 24th of what the pool
-  // has, at least as much as the first and at most max_segment_size. For a
-  // request of first_segment_size and more it has what that lacks, which may be
-  // less or more.
+  // has, from 1 GiB on a 16th, at least as much as the first and at most
+  // max_segment_size. For a request of first_segment_size and more it has what
+  // that lacks, which may be less or more.
   std::uint64_t first_segment_size = std::uint64_t{32} << 20;
   std::uint64_t max_segment_size = std::uint64_t{1} << 30;
   // Bytes of all segments together; 0 is no limit.

@@ -13,8 +13,11 @@ namespace vmm::pool {
 namespace {
 
 // A segment grows the pool by this part of what it has, so that no more than
-// that is reserved for nothing.
+// that is reserved for nothing; a large pool by a larger one, for each segment
+// is a wait of who subscribes late.
 constexpr std::uint64_t kGrowthPart = 24;
+constexpr std::uint64_t kGrowthPartOfLarge = 16;
+constexpr std::uint64_t kLargePool = std::uint64_t{1} << 30;
 // As much of what is idle is kept.
 constexpr std::uint64_t kIdlePart = 8;
 // A range has so many times the addresses of the first segment, of what the pool
@@ -42,7 +45,9 @@ std::uint64_t Core::RoundUpToUnit(std::uint64_t size) const {
 }
 
 std::uint64_t Core::Step() const {
-  return std::clamp(RoundUpToUnit(reserved_ / kGrowthPart),
+  const std::uint64_t part =
+      reserved_ < kLargePool ? kGrowthPart : kGrowthPartOfLarge;
+  return std::clamp(RoundUpToUnit(reserved_ / part),
                     options_.first_segment_size, options_.max_segment_size);
 }
 
