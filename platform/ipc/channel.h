@@ -29,6 +29,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -261,6 +262,10 @@ struct ListenerOptions {
 // are ignored in a set-user-id program.
 absl::StatusOr<std::string> DefaultChannelDirectory();
 
+// Who was turned away, and why.
+using TellOfRefused =
+    std::function<void(const PeerCredentials& peer, const absl::Status& why)>;
+
 // Waits for connections. When destroyed, but not in a forked child, it removes its
 // socket file and hangs up on who waits. Move-only; Accept from one thread at a
 // time.
@@ -295,17 +300,22 @@ class Listener {
 
   // What peers pass to Channel::Connect.
   const std::string& address() const { return address_; }
+  // From now on Accept says whom it turns away, which the peer is not told.
+  void Tell(TellOfRefused tell) { tell_ = std::move(tell); }
   // How many peers Accept turned away.
   std::uint64_t refused() const { return refused_; }
 
  private:
   Listener(OsHandle socket, std::string address, PeerPolicy policy);
+  // OK when `policy_` allows `peer`; else says why it is turned away.
+  absl::Status Admit(const PeerCredentials& peer) const;
   void RemoveFile();
   void End();
 
   OsHandle socket_;
   std::string address_;
   PeerPolicy policy_;
+  TellOfRefused tell_;
   std::uint64_t refused_ = 0;
   std::uint64_t owner_ = 0;    // Only this process removes the file (its mark),
   std::uint64_t file_id_ = 0;  // and only while it is this one.

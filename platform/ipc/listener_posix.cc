@@ -158,6 +158,7 @@ Listener& Listener::operator=(Listener&& other) noexcept {
     socket_ = std::move(other.socket_);
     address_ = std::move(other.address_);
     policy_ = std::move(other.policy_);
+    tell_ = std::move(other.tell_);
     refused_ = other.refused_;
     owner_ = other.owner_;
     file_id_ = other.file_id_;
@@ -196,7 +197,7 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
         AdoptDescriptor(::accept4(Fd(socket_), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.has_value()) {
       absl::StatusOr<PeerCredentials> peer = ReadPeer(socket);
-      if (peer.ok() && CheckPeer(*peer, policy_).ok()) {
+      if (peer.ok() && Admit(*peer).ok()) {
         return Channel::State::MakeChannel(std::move(socket), *std::move(peer),
                                            policy_, HeldBy::kThisProcessAlone);
       }

@@ -174,7 +174,7 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
     OsHandle pipe = std::move(*taken).Take();
     if (pipe.has_value()) {
       absl::StatusOr<Peer> client = ReadClient(pipe, connected);
-      if (client.ok() && CheckPeer(client->credentials, policy_).ok()) {
+      if (client.ok() && Admit(client->credentials).ok()) {
         return Channel::State::MakeChannel(std::move(pipe), *std::move(client),
                                            Channel::State::End::kServer);
       }

@@ -18,12 +18,20 @@ absl::Status CheckListed(const PeerCredentials& peer,
     absl::StrAppend(&allowed, ", ", user.text());
   }
   return absl::PermissionDeniedError(absl::StrCat(
-      "the peer is ", Describe(peer), ", and only these users may connect: ",
-      allowed, ". From C++ others can be named in PeerPolicy::also_allowed."));
+      "the peer is ", Describe(peer),
+      ", and only these users may connect: ", allowed,
+      ". Others are named from C++ in PeerPolicy::also_allowed, to `vmmshare "
+      "keep` by --allow-user."));
 }
 
 std::string Describe(const PeerCredentials& peer) {
   return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
+}
+
+absl::Status Listener::Admit(const PeerCredentials& peer) const {
+  absl::Status allowed = CheckPeer(peer, policy_);
+  if (!allowed.ok() && tell_) tell_(peer, allowed);
+  return allowed;
 }
 
 absl::Status HungUpError(const Channel& channel) {

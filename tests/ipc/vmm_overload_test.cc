@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/base/mutex.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
@@ -20,6 +22,8 @@ namespace vmm::testing {
 namespace {
 
 using Args = std::vector<std::string>;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // As long as connections that ask for nothing stay: no test takes longer.
@@ -183,12 +187,29 @@ TEST_F(Overload, AClientThatWasTurnedAwayCanAskAgain) {
   keeper::ServerOptions options;
   options.first_request_timeout = kIdle;
   options.max_process_sessions = 1;
+  platform::Mutex mutex;
+  std::vector<std::string> log;
+  options.log = [&mutex, &log](const std::string& line) {
+    const platform::MutexLock lock(mutex);
+    if (absl::StrContains(line, "is turned away")) log.push_back(line);
+  };
   const std::unique_ptr<keeper::Server> server = Start(options);
   std::vector<platform::Channel> idle = Idle(keeper_address(), 1);
   KeeperClient client = Client();
   const absl::Status refused =
       client.List(absl::Now() + absl::Seconds(2)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  {
+    // However often it has come.
+    const platform::MutexLock lock(mutex);
+    EXPECT_THAT(log,
+                ElementsAre(AllOf(
+                    HasSubstr(absl::StrCat(
+                        "process ", platform::CurrentProcessId(), " of user ",
+                        platform::CurrentUser().text(), " is turned away")),
+                    HasSubstr("the limit of one process"),
+                    HasSubstr("--max-connections"))));
+  }
   idle.clear();
   Must(client.List(Late()));
 }

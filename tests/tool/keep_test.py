@@ -315,8 +315,14 @@ class Keep(KeepTest):
         self.assertEqual(refused.returncode, 1, refused.stdout)
         self.assertIn("hung up before anything came from it", refused.stderr)
         self.assertIn(f"started with --allow-user={OTHER}", refused.stderr)
+        ask()
         keeper.terminate()
         self.assertEqual(keeper.wait(30), 0)
+        # Whom it hangs up on learns nothing: who runs it does, and once of each user.
+        said = keeper.stderr.read()
+        self.assertRegex(said, f"vmmshare keep: process [0-9]+ of user {OTHER} is turned away")
+        self.assertIn(f"only these users may connect: 0, {OTHER + 1}. Others are named", said)
+        self.assertEqual(said.count("turned away"), 1, said)
 
         keeper = self.start("--address=" + self.address, f"--allow-user={OTHER}")
         keeper.stdout.readline()

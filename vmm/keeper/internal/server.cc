@@ -11,6 +11,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel_address.h"
 #include "platform/os/surroundings.h"
+#include "vmm/keeper/internal/turned_away.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm::keeper {
@@ -96,6 +97,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
            [log = options.log](const absl::Status& why) {
              log(std::string(why.message()));
            },
+       .turned_away = [said = std::make_shared<TurnedAway>(options.log)](
+                          const platform::PeerCredentials& peer,
+                          const absl::Status& why) { said->Note(peer, why); },
        .tidy = [self] { return (*self)->Tidy(); }});
   if (!sessions.ok())
     return WithKeeperThere(sessions.status(), options.address);

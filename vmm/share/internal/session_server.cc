@@ -51,6 +51,7 @@ absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Bind(
                    platform::Duplicate(stop.handle()));
   ASSIGN_OR_RETURN(platform::Listener listener,
                    platform::Listener::Bind(options.listener, options.peers));
+  listener.Tell(options.turned_away);
   return std::unique_ptr<SessionServer>(
       new SessionServer(std::move(options), std::move(listener),
                         std::move(stop), std::move(spare)));
@@ -154,6 +155,7 @@ void SessionServer::Admit(platform::Channel channel) {
 void SessionServer::TurnAway(platform::Channel channel,
                              const absl::Status& why) {
   ++refused_;
+  if (options_.turned_away) options_.turned_away(channel.peer(), why);
   // It fits, or the peer is told by the hang-up.
   if (!protocol::SendError(channel, protocol::kAbort, why, absl::InfinitePast())
            .ok()) {

@@ -45,6 +45,9 @@ class SessionServer {
     // the process.
     // Told what went wrong beside the sessions.
     std::function<void(const absl::Status&)> failed;
+    // Told of each peer that is turned away, by `peers` or for want of room. May
+    // be empty.
+    platform::TellOfRefused turned_away = {};
     // Lets go of what is kept of peers that have ended; whether anything is kept
     // of others that hung up. Called while there are peers, or this says so.
     std::function<bool()> tidy;
@@ -67,7 +70,7 @@ class SessionServer {
   };
 
   // Listens, and accepts nobody yet. Errors as platform::Listener::Bind.
-  // REQUIRES: `options` have both functions.
+  // REQUIRES: `options` have `failed` and `tidy`.
   static absl::StatusOr<std::unique_ptr<SessionServer>> Bind(Options options);
   // Calls `serve` for each connection, on a thread of its own; when it returns
   // the connection is closed. RESOURCE_EXHAUSTED when no thread can be had.
