@@ -1,9 +1,18 @@
-// What is the same on every system: how channels move, and events under events.
+// What is the same on every system: how channels move, events under events, and
+// names that are taken.
 #include "platform/ipc/channel.h"
 
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "platform/ipc/peer.h"
+
 namespace vmm::platform {
+namespace {
+
+constexpr char kTakenPayload[] = "vmmshare/taken_by_process";
+
+}  // namespace
 
 Channel::Channel(Channel&& other) noexcept
     : socket_(std::move(other.socket_)),
@@ -29,6 +38,16 @@ absl::StatusOr<CancelEvent> CancelEvent::CreateUnder(
   absl::StatusOr<CancelEvent> made = Create();
   if (made.ok()) made->parent_ = &parent.handle();
   return made;
+}
+
+absl::Status TakenByProcessError(absl::string_view message) {
+  absl::Status status = absl::AlreadyExistsError(message);
+  status.SetPayload(kTakenPayload, absl::Cord("yes"));
+  return status;
+}
+
+bool IsTakenByProcess(const absl::Status& status) {
+  return status.GetPayload(kTakenPayload).has_value();
 }
 
 }  // namespace vmm::platform

@@ -324,6 +324,10 @@ class Listener {
   std::shared_ptr<State> state_;
 };
 
+// Whether `status` is the ALREADY_EXISTS of Listener::Bind() whose name a living
+// process has, which is most likely another listener.
+bool IsTakenByProcess(const absl::Status& status);
+
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_IPC_CHANNEL_H_

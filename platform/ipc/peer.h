@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "platform/ipc/channel.h"
 
 namespace vmm::platform {
@@ -31,6 +32,9 @@ std::string Describe(const PeerCredentials& peer);
 // not allowed is turned away without a word.
 absl::Status HungUpError(const Channel& channel);
 absl::Status ClosedError();
+
+// ALREADY_EXISTS, of which IsTakenByProcess() is true.
+absl::Status TakenByProcessError(absl::string_view message);
 
 }  // namespace vmm::platform
 

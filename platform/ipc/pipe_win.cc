@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "platform/ipc/peer.h"
 #include "platform/os/os_error.h"
 #include "platform/os/utf16_win.h"
 
@@ -86,7 +87,7 @@ absl::Status PipeCreationError(std::uint32_t error, const std::wstring& name,
               absl::StrCat("CreateNamedPipeW(", ToUtf8(name), ")"));
   // What the flag for the first instance answers.
   return first && (error == ERROR_ACCESS_DENIED || error == ERROR_PIPE_BUSY)
-             ? absl::AlreadyExistsError(
+             ? TakenByProcessError(
                    absl::StrCat(status.message(),
                                 ". The name is taken by a living process. "
                                 "Choose another name."))

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/hang_up_posix.h"
+#include "platform/ipc/peer.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
@@ -138,7 +139,7 @@ absl::Status RemoveStaleSocket(const std::string& path,
       errno != ECONNREFUSED) {
     HangUp(std::move(probe), HeldBy::kThisProcessAlone,
            Connections::kOfStrangers);
-    return absl::AlreadyExistsError(absl::StrCat(
+    return TakenByProcessError(absl::StrCat(
         path, " is the socket of a living process. Choose another name."));
   }
   ASSIGN_OR_RETURN(const bool may_be_of_others,

@@ -335,6 +335,7 @@ TEST_F(ListenerTest, ANameThatALiveListenerHasIsTaken) {
   Listener listener = Bind("name");
   const absl::Status status = BindStatus(temp_.path(), "name");
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_TRUE(IsTakenByProcess(status)) << status;
   // It still works; the look at it is a connection that says nothing.
   Channel client = Must(Channel::Connect(listener.address(), {}, Late()));
   Channel looked = Must(listener.Accept(Late()));
@@ -474,6 +475,7 @@ TEST_F(ListenerTest, OtherFilesAreNotReplaced) {
   for (const char* name : {"file", "directory", "link"}) {
     const absl::Status status = BindStatus(temp_.path(), name);
     EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+    EXPECT_FALSE(IsTakenByProcess(status)) << status;
   }
   std::string text;
   std::ifstream(temp_.File("file")) >> text;

@@ -173,6 +173,7 @@ TEST_F(SecurityTest, ASecondServerOnAPipesNameIsToldThatItIsTaken) {
     const absl::Status status =
         PipeCreationError(error, L"\\\\.\\pipe\\x", true);
     EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+    EXPECT_TRUE(IsTakenByProcess(status)) << status;
     EXPECT_FALSE(absl::IsAlreadyExists(
         PipeCreationError(error, L"\\\\.\\pipe\\x", false)));
   }

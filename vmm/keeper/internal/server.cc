@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
@@ -55,10 +54,7 @@ absl::StatusOr<Room> RoomFor(std::uint64_t sessions) {
 // most often another keeper.
 absl::Status WithKeeperThere(const absl::Status& why,
                              const std::string& address) {
-  if (!absl::IsAlreadyExists(why) ||
-      !absl::StrContains(why.message(), "living process")) {
-    return why;
-  }
+  if (!platform::IsTakenByProcess(why)) return why;
   return platform::Annotate(
       why, "",
       absl::StrCat("A keeper may run there already: `vmmshare keep --list "
