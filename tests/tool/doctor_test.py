@@ -694,6 +694,8 @@ class ExitStatus(DoctorTest):
             self.skipTest(f"the boot id cannot be masked here: {tried.stderr.strip()}")
         env["NVIDIA_DRA_LOCAL_IPC_DIR"] = str(self.machine.root)
         self.expect_no_peer("no-boot-id", env=env, prefix=masked)
+        self.expect_no_peer("unknown-user", env=env,
+                            prefix=["unshare", "--user", "--map-user=65534", "--map-group=65534"])
 
     def test_a_job_without_a_launcher_is_1(self):
         result = self.machine.run("--job", env={"PMIX_NAMESPACE": ""})

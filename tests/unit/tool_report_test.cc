@@ -228,6 +228,14 @@ TEST(ToolReport, LimitsThatAreNoneOrAreSetAreShown) {
   EXPECT_EQ(JsonOf(report)["limits"]["rdma_modules"].size(), 2u);
 }
 
+TEST(ToolReport, AUserWhomNoPeerAcceptsIsAgainstDescriptorsAlone) {
+  Report report = Quiet();
+  EXPECT_EQ(report.NoteAgainst(HandleKind::kPosixFd), "");
+  report.limits.user_is_unknown = true;
+  EXPECT_EQ(report.NoteAgainst(HandleKind::kPosixFd), "unknown-user");
+  EXPECT_EQ(report.NoteAgainst(HandleKind::kFabric), "");
+}
+
 TEST(ToolReport, OnlyAMissingBootIdIsBlamedOnProc) {
   const auto remedy_for = [](const char* why) {
     Report report = Quiet();

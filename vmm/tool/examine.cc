@@ -202,6 +202,7 @@ std::vector<int> Report::WithoutKind(HandleKind kind) const {
 absl::string_view Report::NoteAgainst(HandleKind kind) const {
   if (kind != HandleKind::kPosixFd && kind != HandleKind::kWin32) return "";
   if (!limits.socket_folder.ok()) return "socket-folder";
+  if (limits.user_is_unknown) return "unknown-user";
   return limits.boot_id.ok() ? "" : "no-boot-id";
 }
 

@@ -78,8 +78,8 @@ struct Report {
   // The ordinals of the devices on which `kind` does not work.
   std::vector<int> WithoutKind(HandleKind kind) const;
   // The note for which no peer is reached by `kind`, on whatever device: that of
-  // the sockets' folder or of the machine's identity, which descriptors and NT
-  // handles need. "" where there is none.
+  // the sockets' folder, of who this user is, or of the machine's identity, which
+  // descriptors and NT handles need. "" where there is none.
   absl::string_view NoteAgainst(HandleKind kind) const;
   int exit_code() const;
 };
