@@ -143,7 +143,8 @@ absl::StatusOr<Trace> ParseTrace(absl::string_view text) {
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+    const int error = errno;
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
   }
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   absl::StatusOr<Trace> trace = ParseTrace(text);

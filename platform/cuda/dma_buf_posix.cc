@@ -1,8 +1,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/dma_buf.h"
@@ -30,11 +28,11 @@ absl::StatusOr<OsHandle> ExportDmaBuf(const Driver& driver, CUdeviceptr address,
   }
   OsHandle owned = AdoptDescriptor(descriptor);
   if (!owned.has_value()) {
-    return OsError(errno, "cuMemGetHandleForAddressRange() gave no descriptor");
+    return LastError().Of("cuMemGetHandleForAddressRange() gave no descriptor");
   }
   // CUDA does not say whether it sets this.
   if (::fcntl(Fd(owned), F_SETFD, FD_CLOEXEC) != 0) {
-    return OsError(errno, "fcntl(dma-buf, F_SETFD, FD_CLOEXEC)");
+    return LastError().Of("fcntl(dma-buf, F_SETFD, FD_CLOEXEC)");
   }
   return owned;
 }

@@ -60,8 +60,8 @@ absl::Status CheckSealedMemory(const OsHandle& handle, const FileLook& look,
   const int seals = fcntl(fd, F_GET_SEALS);
   // EINVAL is how the kernel says that a file has no seals.
   if (seals < 0 && errno != EINVAL) {
-    return OsError(errno,
-                   absl::StrCat("fcntl(descriptor ", fd, ", F_GET_SEALS)"));
+    return LastError().Of(
+        absl::StrCat("fcntl(descriptor ", fd, ", F_GET_SEALS)"));
   }
   if (!S_ISREG(look.mode) || seals < 0) {
     return absl::InvalidArgumentError(

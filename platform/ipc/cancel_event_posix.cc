@@ -14,7 +14,7 @@ namespace vmm::platform {
 
 absl::StatusOr<CancelEvent> CancelEvent::Create() {
   OsHandle event = AdoptDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.has_value()) return OsError(errno, "eventfd(0)");
+  if (!event.has_value()) return LastError().Of("eventfd(0)");
   return CancelEvent(std::move(event));
 }
 

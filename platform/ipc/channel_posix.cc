@@ -81,7 +81,7 @@ absl::Status TakeOut(const OsHandle& socket) {
         (errno == ECONNRESET && !std::exchange(reset, true))) {
       continue;
     }
-    return OsError(errno, absl::StrCat("recv(", socket.get(), ")"));
+    return LastError().Of(absl::StrCat("recv(", socket.get(), ")"));
   }
   return absl::OkStatus();
 }

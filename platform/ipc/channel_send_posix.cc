@@ -147,8 +147,8 @@ absl::Status Channel::WaitUntilReceived(Deadline deadline,
     socklen_t size = sizeof(about);
     if (::getsockopt(Fd(socket_), SOL_SOCKET, SO_MEMINFO, about, &size) != 0) {
       if (errno == ENOPROTOOPT) return absl::OkStatus();  // Linux before 4.12.
-      return OsError(
-          errno, absl::StrCat("getsockopt(", socket_.get(), ", SO_MEMINFO)"));
+      return LastError().Of(
+          absl::StrCat("getsockopt(", socket_.get(), ", SO_MEMINFO)"));
     }
     // The bytes of the packets that nobody has received.
     if (about[SK_MEMINFO_WMEM_ALLOC] == 0) return absl::OkStatus();

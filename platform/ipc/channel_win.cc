@@ -187,8 +187,7 @@ absl::StatusOr<Process> Channel::OpenPeer() const {
                         ::GetCurrentProcess(), &copy,
                         SYNCHRONIZE | PROCESS_QUERY_LIMITED_INFORMATION,
                         /*inherit=*/FALSE, 0) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "DuplicateHandle(process)");
+    return LastError().Of("DuplicateHandle(process)");
   }
   return Process::FromHandle(
       OsHandle::Adopt(reinterpret_cast<std::intptr_t>(copy)), peer_.pid);

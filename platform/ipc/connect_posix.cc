@@ -29,8 +29,8 @@ absl::StatusOr<int> SocketOption(const OsHandle& socket, int option,
   int value = 0;
   socklen_t size = sizeof(value);
   if (::getsockopt(Fd(socket), SOL_SOCKET, option, &value, &size) != 0) {
-    return OsError(errno,
-                   absl::StrCat("getsockopt(", socket.get(), ", ", name, ")"));
+    return LastError().Of(
+        absl::StrCat("getsockopt(", socket.get(), ", ", name, ")"));
   }
   return value;
 }
@@ -40,9 +40,10 @@ absl::Status CheckSocketFile(const std::string& address,
                              const PeerPolicy& policy) {
   struct stat about;
   if (::lstat(address.c_str(), &about) != 0) {
-    return OsError(
-        errno, absl::StrCat("lstat(", address, ")"),
-        errno == ENOENT ? "Nobody listens there." : LookAdvice(errno));
+    const LastError error;
+    return error.Of(absl::StrCat("lstat(", address, ")"),
+                    error.code() == ENOENT ? "Nobody listens there."
+                                           : LookAdvice(error.code()));
   }
   if (!S_ISSOCK(about.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -63,7 +64,7 @@ absl::Status BoundConnect(const OsHandle& socket, Deadline deadline) {
       std::clamp(deadline.Left(), absl::Microseconds(1), absl::Hours(24)));
   if (::setsockopt(Fd(socket), SOL_SOCKET, SO_SNDTIMEO, &bound,
                    sizeof(bound)) != 0) {
-    return OsError(errno, "setsockopt(SO_SNDTIMEO)");
+    return LastError().Of("setsockopt(SO_SNDTIMEO)");
   }
   return absl::OkStatus();
 }
@@ -90,7 +91,7 @@ absl::StatusOr<PeerCredentials> CheckSocket(const OsHandle& socket,
     return OsError(error, absl::StrCat("getpeername(", socket.get(), ")"));
   }
   if (::fcntl(Fd(socket), F_SETFD, FD_CLOEXEC) != 0) {
-    return OsError(errno, absl::StrCat("fcntl(", socket.get(), ", F_SETFD)"));
+    return LastError().Of(absl::StrCat("fcntl(", socket.get(), ", F_SETFD)"));
   }
   RETURN_IF_ERROR(AskWhoSpeaks(socket));
   ASSIGN_OR_RETURN(PeerCredentials maker, ReadPeer(socket));
@@ -124,7 +125,7 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
   OsHandle socket =
       AdoptDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.has_value()) {
-    return OsError(errno, "socket(AF_UNIX, SOCK_SEQPACKET)");
+    return LastError().Of("socket(AF_UNIX, SOCK_SEQPACKET)");
   }
   const std::string call = absl::StrCat("connect(", address, ")");
   for (;;) {
@@ -155,12 +156,12 @@ absl::StatusOr<std::pair<Channel, Channel>> Channel::Pair(
   IsForkedChild();
   int fds[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
-    return OsError(errno, "socketpair(AF_UNIX, SOCK_SEQPACKET)");
+    return LastError().Of("socketpair(AF_UNIX, SOCK_SEQPACKET)");
   }
   OsHandle first = AdoptDescriptor(fds[0]);
   OsHandle second = AdoptDescriptor(fds[1]);
   if (!first.has_value() || !second.has_value()) {
-    return OsError(errno, "fcntl(F_DUPFD_CLOEXEC)");
+    return LastError().Of("fcntl(F_DUPFD_CLOEXEC)");
   }
   ASSIGN_OR_RETURN(const PeerCredentials maker, ReadPeer(first));
   ASSIGN_OR_RETURN(Channel one, State::MakeChannel(std::move(first), maker,

@@ -57,8 +57,7 @@ absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
         " opened, not this one; give this process the address to connect to"));
   }
   if (::SetHandleInformation(Raw(socket), HANDLE_FLAG_INHERIT, 0) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "SetHandleInformation(HANDLE_FLAG_INHERIT)");
+    return LastError().Of("SetHandleInformation(HANDLE_FLAG_INHERIT)");
   }
   ASSIGN_OR_RETURN(Peer peer, is_server ? ReadClient(socket, TimeOfDay())
                                         : ReadServer(socket));

@@ -73,7 +73,7 @@ absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline) {
   // The kernel refuses this seal while anybody maps the page for writing.
   if (::fcntl(Fd(lifeline), F_ADD_SEALS, F_SEAL_WRITE) != 0) {
     if (errno != EBUSY) {
-      return OsError(errno, "fcntl(lifeline, F_ADD_SEALS, F_SEAL_WRITE)");
+      return LastError().Of("fcntl(lifeline, F_ADD_SEALS, F_SEAL_WRITE)");
     }
     reading.mapped = true;
     return reading;
@@ -81,7 +81,7 @@ absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline) {
   std::uint64_t counts[2] = {};
   const ssize_t size = ReadAt(lifeline, counts, sizeof(counts), 0);
   if (size != sizeof(counts)) {
-    return size < 0 ? OsError(errno, "pread(lifeline)")
+    return size < 0 ? LastError().Of("pread(lifeline)")
                     : absl::DataLossError("a lifeline has too few bytes");
   }
   reading.forks = counts[0];

@@ -61,14 +61,14 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(
   OsHandle handle = AdoptDescriptor(
       ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle.has_value()) {
-    return OsError(errno, absl::StrCat("open(", directory, ")"));
+    return LastError().Of(absl::StrCat("open(", directory, ")"));
   }
   // Honest holders need microseconds. In a shared directory somebody could
   // hold it for ever, which must not hold us.
   const Deadline deadline = Deadline::In(absl::Seconds(1));
   while (::flock(Fd(handle), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) {
-      return OsError(errno, absl::StrCat("flock(", directory, ")"));
+      return LastError().Of(absl::StrCat("flock(", directory, ")"));
     }
     if (deadline.Passed()) {
       return absl::UnavailableError(absl::StrCat(
@@ -118,11 +118,11 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   OsHandle socket = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.has_value()) {
-    return OsError(errno, "socket(AF_UNIX, SOCK_SEQPACKET)");
+    return LastError().Of("socket(AF_UNIX, SOCK_SEQPACKET)");
   }
   // bind() gives the file the mode of the socket, so that it is never wider
   // than meant, not even for a moment.
-  if (::fchmod(Fd(socket), 0600) != 0) return OsError(errno, "fchmod(socket)");
+  if (::fchmod(Fd(socket), 0600) != 0) return LastError().Of("fchmod(socket)");
   if (::bind(Fd(socket), address.get(), address.size) != 0) {
     const int error = errno;
     return OsError(error, absl::StrCat("bind(", path, ")"), BindAdvice(error));
@@ -132,12 +132,12 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   // The umask may have taken bits away. Other users who are allowed need to
   // reach the socket; who they are is checked when they connect.
   if (::chmod(path.c_str(), for_others ? 0666 : 0600) != 0) {
-    return OsError(errno, absl::StrCat("chmod(", path, ")"));
+    return LastError().Of(absl::StrCat("chmod(", path, ")"));
   }
   // Before anybody can connect and speak.
   RETURN_IF_ERROR(AskWhoSpeaks(listener.socket_));
   if (::listen(Fd(listener.socket_), kBacklog) != 0) {
-    return OsError(errno, absl::StrCat("listen(", path, ")"));
+    return LastError().Of(absl::StrCat("listen(", path, ")"));
   }
   SweepStaleSockets(path);
   return listener;
@@ -205,7 +205,7 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
       HangUp(std::move(socket), HeldBy::kThisProcessAlone,
              Connections::kOfStrangers);
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      return OsError(errno, absl::StrCat("accept4(", address_, ")"));
+      return LastError().Of(absl::StrCat("accept4(", address_, ")"));
     }
     // However many are turned away, the caller's deadline holds.
     if (deadline.Passed()) {

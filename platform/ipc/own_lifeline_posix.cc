@@ -43,10 +43,10 @@ static_assert(sizeof(Counts) == 16 &&
 absl::StatusOr<OsHandle> MakePage() {
   OsHandle page = MakeMemfd("vmmshare-lifeline");
   if (!page.has_value()) {
-    return MemfdError(errno, "vmmshare-lifeline");
+    return MemfdError(LastError(), "vmmshare-lifeline");
   }
   if (SetFileSize(Fd(page), kLifelineBytes) != 0) {
-    return OsError(errno, "ftruncate(vmmshare-lifeline)");
+    return LastError().Of("ftruncate(vmmshare-lifeline)");
   }
   return page;
 }
@@ -128,7 +128,7 @@ class Own {
       return info.st_ino == inode_ && info.st_dev == device_;
     }
     if (errno == EBADF) return false;
-    return OsError(errno, "fstat(vmmshare-lifeline)");
+    return LastError().Of("fstat(vmmshare-lifeline)");
   }
 
   // Whoever it was sent to may have forbidden all further seals: nobody would
@@ -165,11 +165,12 @@ class Own {
     ASSIGN_OR_RETURN(OsHandle page, MakePage());
     struct stat info {};
     if (::fstat(Fd(page), &info) != 0) {
-      return OsError(errno, "fstat(vmmshare-lifeline)");
+      return LastError().Of("fstat(vmmshare-lifeline)");
     }
     void* const data = ::mmap(nullptr, kLifelineBytes, PROT_READ | PROT_WRITE,
                               MAP_SHARED, Fd(page), 0);
-    if (data == MAP_FAILED) return MapError(errno, "mmap(vmmshare-lifeline)");
+    if (data == MAP_FAILED)
+      return MapError(LastError(), "mmap(vmmshare-lifeline)");
     // Kernels without that seal (before 5.1) have no pidfds either.
     const bool is_sealed = ::fcntl(Fd(page), F_ADD_SEALS, kLifelineSeals) == 0;
     if (!is_sealed && (errno != EINVAL || are_sealed_)) {

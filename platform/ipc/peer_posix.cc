@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 
@@ -56,8 +55,8 @@ absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket) {
   ucred about{};
   socklen_t size = sizeof(about);
   if (::getsockopt(Fd(socket), SOL_SOCKET, SO_PEERCRED, &about, &size) != 0) {
-    return OsError(errno,
-                   absl::StrCat("getsockopt(", socket.get(), ", SO_PEERCRED)"));
+    return LastError().Of(
+        absl::StrCat("getsockopt(", socket.get(), ", SO_PEERCRED)"));
   }
   return PeerCredentials{UserId(absl::StrCat(about.uid)), about.pid};
 }

@@ -84,8 +84,7 @@ bool CanBePeer(std::uint64_t created, std::uint64_t connected,
 absl::StatusOr<Peer> ReadClient(const OsHandle& pipe, std::uint64_t connected) {
   ULONG pid = 0;
   if (::GetNamedPipeClientProcessId(Raw(pipe), &pid) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "GetNamedPipeClientProcessId()");
+    return LastError().Of("GetNamedPipeClientProcessId()");
   }
   constexpr DWORD kAsk = SYNCHRONIZE | PROCESS_QUERY_LIMITED_INFORMATION;
   Peer peer;
@@ -109,8 +108,7 @@ absl::StatusOr<Peer> ReadServer(const OsHandle& pipe) {
   const std::uint64_t asked = TimeOfDay();
   ULONG pid = 0;
   if (::GetNamedPipeServerProcessId(Raw(pipe), &pid) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "GetNamedPipeServerProcessId()");
+    return LastError().Of("GetNamedPipeServerProcessId()");
   }
   ServerFacts facts;
   ASSIGN_OR_RETURN(facts.owner, OwnerOf(pipe));

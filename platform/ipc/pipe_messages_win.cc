@@ -66,7 +66,7 @@ absl::StatusOr<OsHandle> MakeEvent() {
   const HANDLE event =
       ::CreateEventW(nullptr, /*manual reset=*/TRUE, FALSE, nullptr);
   if (event == nullptr) {
-    return OsError(static_cast<int>(::GetLastError()), "CreateEventW()");
+    return LastError().Of("CreateEventW()");
   }
   return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(event));
 }

@@ -24,7 +24,7 @@ namespace {
 absl::StatusOr<OsHandle> MakeMemory() {
   OsHandle memory = MakeMemfd("vmmshare-control");
   if (!memory.has_value()) {
-    return MemfdError(errno, "vmmshare-control");
+    return MemfdError(LastError(), "vmmshare-control");
   }
   return memory;
 }
@@ -34,7 +34,8 @@ absl::StatusOr<MappedView> Map(int fd, std::size_t size, PeerAccess access) {
       access == PeerAccess::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   void* const data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    return MapError(errno, absl::StrCat("mmap(descriptor ", fd, ", ", size,
+    const LastError error;
+    return MapError(error, absl::StrCat("mmap(descriptor ", fd, ", ", size,
                                         " bytes of shared memory)"));
   }
   return MappedView::Adopt({static_cast<std::uint8_t*>(data), size});
@@ -45,13 +46,13 @@ absl::Status Seal(int fd, PeerAccess peers) {
   const int fixed_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (peers == PeerAccess::kReadWrite) {
     if (::fcntl(fd, F_ADD_SEALS, fixed_size) == 0) return absl::OkStatus();
-    return OsError(errno, "fcntl(F_ADD_SEALS, SHRINK|GROW|SEAL)");
+    return LastError().Of("fcntl(F_ADD_SEALS, SHRINK|GROW|SEAL)");
   }
   if (::fcntl(fd, F_ADD_SEALS, fixed_size | F_SEAL_FUTURE_WRITE) == 0) {
     return absl::OkStatus();
   }
   const char* const call = "fcntl(F_ADD_SEALS, SHRINK|GROW|SEAL|FUTURE_WRITE)";
-  if (errno != EINVAL) return OsError(errno, call);
+  if (errno != EINVAL) return LastError().Of(call);
   return absl::UnimplementedError(
       absl::StrCat(call,
                    " failed with EINVAL: this kernel cannot make memory that "
@@ -100,7 +101,7 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
   if (seals < 0) {
     // EINVAL is how the kernel says that a file has no seals.
     return errno == EINVAL ? Unfit(KindOf(look->mode), "a sealed memfd")
-                           : OsError(errno, absl::StrCat("fcntl(descriptor ",
+                           : LastError().Of(absl::StrCat("fcntl(descriptor ",
                                                          fd, ", F_GET_SEALS)"));
   }
   RETURN_IF_ERROR(CheckSeals(seals, access));
@@ -112,7 +113,7 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
   }
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) {
-    return OsError(errno, absl::StrCat("fcntl(descriptor ", fd, ", F_GETFL)"));
+    return LastError().Of(absl::StrCat("fcntl(descriptor ", fd, ", F_GETFL)"));
   }
   if (access == PeerAccess::kReadWrite && (flags & O_ACCMODE) != O_RDWR) {
     return Unfit("open for reading only", "memory that this process may write");
@@ -139,7 +140,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
   ASSIGN_OR_RETURN(OsHandle memory, MakeMemory());
   const int fd = Fd(memory);
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0) {
-    return OsError(errno, absl::StrCat("ftruncate(memfd, ", size, ")"));
+    return LastError().Of(absl::StrCat("ftruncate(memfd, ", size, ")"));
   }
   ASSIGN_OR_RETURN(MappedView view, Map(fd, size, PeerAccess::kReadWrite));
   RETURN_IF_ERROR(Seal(fd, peers));

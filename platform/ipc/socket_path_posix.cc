@@ -40,10 +40,11 @@ absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
   RETURN_IF_ERROR(CheckDirectory(parent, {}));
   std::string path = absl::StrCat(parent, "/", name);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return OsError(errno, absl::StrCat("mkdir(", path, ")"),
-                   "Set NVIDIA_DRA_LOCAL_IPC_DIR to a directory that this "
-                   "process may write to; containers that share need one in "
-                   "common anyway.");
+    return LastError().Of(
+        absl::StrCat("mkdir(", path, ")"),
+        "Set NVIDIA_DRA_LOCAL_IPC_DIR to a directory that this "
+        "process may write to; containers that share need one in "
+        "common anyway.");
   }
   RETURN_IF_ERROR(CheckDirectory(path, {}));
   return path;
@@ -94,9 +95,10 @@ absl::Status CheckDirectory(const std::string& directory,
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   struct stat about;
   if (::lstat(path.c_str(), &about) != 0) {
-    return OsError(errno, absl::StrCat("lstat(", path, ")"),
-                   errno == ENOENT ? "A channel's directory must exist."
-                                   : LookAdvice(errno));
+    const LastError error;
+    return error.Of(absl::StrCat("lstat(", path, ")"),
+                    error.code() == ENOENT ? "A channel's directory must exist."
+                                           : LookAdvice(error.code()));
   }
   if (!S_ISDIR(about.st_mode)) {
     return absl::PermissionDeniedError(absl::StrCat(

@@ -32,8 +32,8 @@ absl::Status SwitchOn(const OsHandle& socket, int option,
                       absl::string_view name) {
   const int on = 1;
   if (::setsockopt(Fd(socket), SOL_SOCKET, option, &on, sizeof(on)) != 0) {
-    return OsError(errno,
-                   absl::StrCat("setsockopt(", socket.get(), ", ", name, ")"));
+    return LastError().Of(
+        absl::StrCat("setsockopt(", socket.get(), ", ", name, ")"));
   }
   return absl::OkStatus();
 }
@@ -195,7 +195,7 @@ absl::Status ReadProcessFile(Speaker& speaker) {
   if (speaker.process == nullptr) return absl::OkStatus();
   struct stat about {};
   if (::fstat(Fd(*speaker.process), &about) != 0) {
-    return OsError(errno, "fstat(pidfd of the peer)");
+    return LastError().Of("fstat(pidfd of the peer)");
   }
   speaker.process_file = about.st_ino;
   return absl::OkStatus();

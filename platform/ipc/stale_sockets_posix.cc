@@ -90,7 +90,7 @@ absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
   struct statfs system {};
   while (::fstatfs(Fd(directory), &system) != 0) {
     if (errno != EINTR) {
-      return OsError(errno, absl::StrCat("fstatfs(", path, ")"));
+      return LastError().Of(absl::StrCat("fstatfs(", path, ")"));
     }
   }
   // Neither 9p nor FUSE: a container's own root is one of them (of gVisor, and of
@@ -122,7 +122,7 @@ absl::Status RemoveStaleSocket(const std::string& path,
   struct stat about;
   if (::lstat(path.c_str(), &about) != 0) {
     return errno == ENOENT ? absl::OkStatus()
-                           : OsError(errno, absl::StrCat("lstat(", path, ")"));
+                           : LastError().Of(absl::StrCat("lstat(", path, ")"));
   }
   if (!S_ISSOCK(about.st_mode) || about.st_uid != ::geteuid()) {
     return absl::AlreadyExistsError(
@@ -134,7 +134,7 @@ absl::Status RemoveStaleSocket(const std::string& path,
   }
   OsHandle probe = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!probe.has_value()) return OsError(errno, "socket(AF_UNIX)");
+  if (!probe.has_value()) return LastError().Of("socket(AF_UNIX)");
   if (::connect(Fd(probe), address.get(), address.size) == 0 ||
       errno != ECONNREFUSED) {
     HangUp(std::move(probe), HeldBy::kThisProcessAlone,
@@ -152,7 +152,7 @@ absl::Status RemoveStaleSocket(const std::string& path,
         "directory of this machine alone, or remove the file."));
   }
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return OsError(errno, absl::StrCat("unlink(", path, ")"));
+    return LastError().Of(absl::StrCat("unlink(", path, ")"));
   }
   return absl::OkStatus();
 }

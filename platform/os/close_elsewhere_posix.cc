@@ -123,7 +123,7 @@ absl::StatusOr<FileLook> LookAt(const OsHandle& handle) {
   struct statx about {};
   if (::statx(Fd(handle), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
               STATX_TYPE | STATX_MODE | STATX_SIZE, &about) != 0) {
-    return OsError(errno, absl::StrCat("statx(descriptor ", handle.get(), ")"));
+    return LastError().Of(absl::StrCat("statx(descriptor ", handle.get(), ")"));
   }
   return FileLook{about.stx_mode, about.stx_size, about.stx_rdev_major,
                   about.stx_rdev_minor};

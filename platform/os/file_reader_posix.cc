@@ -21,7 +21,7 @@ absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
 absl::StatusOr<std::uint64_t> FileReader::Size() const {
   struct stat status {};
   if (::fstat(Fd(file_), &status) != 0) {
-    return OsError(errno, absl::StrCat("fstat(", path_, ")"));
+    return LastError().Of(absl::StrCat("fstat(", path_, ")"));
   }
   return S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size)
                                  : 0;
@@ -38,9 +38,9 @@ absl::StatusOr<std::size_t> FileReader::Read(
                 static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      return OsError(errno,
-                     absl::StrCat("pread(", path_, ", ", bytes.size() - done,
-                                  " bytes at ", offset + done, ")"));
+      return LastError().Of(absl::StrCat("pread(", path_, ", ",
+                                         bytes.size() - done, " bytes at ",
+                                         offset + done, ")"));
     }
     if (count == 0) break;
     done += static_cast<std::size_t>(count);

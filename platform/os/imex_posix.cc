@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -39,7 +38,7 @@ absl::Status TryOpen(const std::string& path, bool is_device) {
   const OsHandle node = AdoptDescriptor(
       ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (node.has_value()) return absl::OkStatus();
-  return OsError(errno, absl::StrCat("open(", path, ")"));
+  return LastError().Of(absl::StrCat("open(", path, ")"));
 }
 
 ImexChannel Look(const std::string& path, absl::string_view number) {
@@ -49,7 +48,7 @@ ImexChannel Look(const std::string& path, absl::string_view number) {
   if (absl::SimpleAtoi(number, &parsed)) channel.number = parsed;
   struct stat about;
   if (::stat(path.c_str(), &about) != 0) {
-    channel.reason = OsError(errno, absl::StrCat("stat(", path, ")"));
+    channel.reason = LastError().Of(absl::StrCat("stat(", path, ")"));
     return channel;
   }
   channel.is_device = S_ISCHR(about.st_mode);

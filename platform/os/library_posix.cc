@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <new>
 #include <vector>
@@ -81,7 +80,7 @@ absl::Status CheckFile(const std::string& path) {
   ASSIGN_OR_RETURN(const OsHandle file, OpenForReading(path));
   struct stat about;
   if (::fstat(Fd(file), &about) != 0) {
-    return OsError(errno, absl::StrCat("fstat(", path, ")"));
+    return LastError().Of(absl::StrCat("fstat(", path, ")"));
   }
   if (!S_ISREG(about.st_mode)) {
     return absl::FailedPreconditionError(

@@ -30,13 +30,14 @@ absl::StatusOr<Machine> ReadMachine(const std::string& root) {
   const OsHandle file =
       AdoptDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.has_value()) {
-    return OsError(errno, absl::StrCat("open(", path, ")"),
-                   "vmmshare needs it to tell machines apart: mount /proc.");
+    return LastError().Of(
+        absl::StrCat("open(", path, ")"),
+        "vmmshare needs it to tell machines apart: mount /proc.");
   }
   char text[kBootIdText] = {};
   const ssize_t length = read(Fd(file), text, sizeof(text));
   if (length < 0) {
-    return OsError(errno, absl::StrCat("read(", path, ")"));
+    return LastError().Of(absl::StrCat("read(", path, ")"));
   }
   const std::string digits =
       absl::StrReplaceAll(absl::string_view(text, length), {{"-", ""}});
@@ -53,7 +54,7 @@ absl::StatusOr<Machine> ReadMachine(const std::string& root) {
   // HOST_NAME_MAX is 64 on Linux, to which the zero at the end comes.
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, sizeof(name)) != 0) {
-    return OsError(errno, "gethostname()");
+    return LastError().Of("gethostname()");
   }
   machine.host_name = name;
   return machine;
@@ -64,7 +65,7 @@ absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {
     const ssize_t filled = getrandom(bytes.data(), bytes.size(), 0);
     if (filled < 0) {
       if (errno == EINTR) continue;
-      return OsError(errno, absl::StrCat("getrandom(", bytes.size(), ")"));
+      return LastError().Of(absl::StrCat("getrandom(", bytes.size(), ")"));
     }
     bytes.remove_prefix(static_cast<std::size_t>(filled));
   }

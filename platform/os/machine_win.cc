@@ -92,8 +92,7 @@ absl::StatusOr<Machine> ReadMachine(const std::string&) {
   wchar_t name[256] = {};
   DWORD length = 256;
   if (::GetComputerNameExW(ComputerNameDnsHostname, name, &length) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "GetComputerNameExW(ComputerNameDnsHostname)");
+    return LastError().Of("GetComputerNameExW(ComputerNameDnsHostname)");
   }
   machine.host_name = ToUtf8(name);
   return machine;

@@ -5,14 +5,13 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "platform/os/os_error.h"
 
 namespace vmm::platform {
 
-absl::Status MapError(int code, absl::string_view call) {
-  if (code != EAGAIN) return OsError(code, call);
+absl::Status MapError(const LastError& error, absl::string_view call) {
+  if (error.code() != EAGAIN) return error.Of(call);
   return absl::ResourceExhaustedError(absl::StrCat(
-      call, " failed with EAGAIN (", code,
+      call, " failed with EAGAIN (", error.code(),
       ": too much memory would be locked). ", LockedMemoryLimit()));
 }
 

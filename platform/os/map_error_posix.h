@@ -6,12 +6,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "platform/os/os_error.h"
 
 namespace vmm::platform {
 
-// As OsError(), of mmap(): its EAGAIN is a limit of memory, RESOURCE_EXHAUSTED, and
+// As error.Of(), of mmap(): its EAGAIN is a limit of memory, RESOURCE_EXHAUSTED, and
 // not one of threads.
-absl::Status MapError(int code, absl::string_view call);
+absl::Status MapError(const LastError& error, absl::string_view call);
 
 // What to do where memory that is mapped is locked as well, and no more of it may
 // be. Empty where the limit cannot be read.

@@ -29,13 +29,14 @@ inline OsHandle MakeMemfd(const char* name) {
   return memory;
 }
 
-// The status for the error `code` of MakeMemfd(`name`).
-inline absl::Status MemfdError(int code, const char* name) {
+// The status for the `error` of MakeMemfd(`name`).
+inline absl::Status MemfdError(const LastError& error, const char* name) {
+  const int code = error.code();
   const bool is_refused = code == EPERM || code == EACCES || code == ENOSYS;
-  return OsError(code, absl::StrCat("memfd_create(", name, ")"),
-                 is_refused ? "A container's seccomp profile may refuse that "
-                              "call: allow memfd_create in it."
-                            : "");
+  return error.Of(absl::StrCat("memfd_create(", name, ")"),
+                  is_refused ? "A container's seccomp profile may refuse that "
+                               "call: allow memfd_create in it."
+                             : "");
 }
 
 // Whether `memory`, a file that has seals, is of the kernel's own tmpfs, as
@@ -46,8 +47,8 @@ inline absl::StatusOr<bool> HasOrdinaryPages(const OsHandle& memory) {
   struct statfs system {};
   while (::fstatfs(Fd(memory), &system) != 0) {
     if (errno == EINTR) continue;
-    return OsError(errno,
-                   absl::StrCat("fstatfs(descriptor ", memory.get(), ")"));
+    return LastError().Of(
+        absl::StrCat("fstatfs(descriptor ", memory.get(), ")"));
   }
   return system.f_type == kTmpfsMagic;
 }

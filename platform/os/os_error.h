@@ -15,6 +15,23 @@ namespace vmm::platform {
 absl::Status OsError(int code, absl::string_view call,
                      absl::string_view advice = "");
 
+// What the system said of the call that failed last. It is read when this is made,
+// and so before the text that names the call: to make that may set another code.
+//
+//   if (fd < 0) return LastError().Of(absl::StrCat("open(", path, ")"));
+class LastError {
+ public:
+  LastError();
+  int code() const { return code_; }
+  // As OsError().
+  absl::Status Of(absl::string_view call, absl::string_view advice = "") const {
+    return OsError(code_, call, advice);
+  }
+
+ private:
+  int code_;
+};
+
 // Which limit of this process a call may have met that does not say why it
 // failed, as a driver's, and what to raise it to: "2 of the 14 descriptors that
 // this process may have open (ulimit -n) are left; allow it at least 64". Empty

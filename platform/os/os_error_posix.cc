@@ -163,6 +163,8 @@ std::string LimitOf(int code) {
 
 }  // namespace
 
+LastError::LastError() : code_(errno) {}
+
 std::string NearLimit() {
   std::string limit = DescriptorLimit(/*was_met=*/false);
   if (limit.empty()) limit = AddressSpaceLimit();

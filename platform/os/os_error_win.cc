@@ -104,6 +104,8 @@ std::string Description(DWORD code) {
 
 }  // namespace
 
+LastError::LastError() : code_(static_cast<int>(::GetLastError())) {}
+
 std::string NearLimit() { return ""; }
 
 absl::Status OsError(int code, absl::string_view call,

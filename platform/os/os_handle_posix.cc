@@ -47,14 +47,14 @@ absl::StatusOr<OsHandle> OpenForReading(const std::string& path) {
   OsHandle file =
       AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.has_value()) return file;
-  return OsError(errno, absl::StrCat("open(", path, ")"));
+  return LastError().Of(absl::StrCat("open(", path, ")"));
 }
 
 absl::StatusOr<OsHandle> Duplicate(const OsHandle& handle) {
   const int fd = ::fcntl(Fd(handle), F_DUPFD_CLOEXEC, kLowestOwn);
   if (fd < 0) {
-    return OsError(errno,
-                   absl::StrCat("fcntl(", handle.get(), ", F_DUPFD_CLOEXEC)"));
+    return LastError().Of(
+        absl::StrCat("fcntl(", handle.get(), ", F_DUPFD_CLOEXEC)"));
   }
   return OsHandle::Adopt(fd);
 }

@@ -61,12 +61,12 @@ std::uint64_t ForkEpoch() {
 absl::Status RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return OsError(errno, "getrlimit(RLIMIT_NOFILE)");
+    return LastError().Of("getrlimit(RLIMIT_NOFILE)");
   }
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return OsError(
-        errno, absl::StrCat("setrlimit(RLIMIT_NOFILE, ", limit.rlim_max, ")"));
+    return LastError().Of(
+        absl::StrCat("setrlimit(RLIMIT_NOFILE, ", limit.rlim_max, ")"));
   }
   return absl::OkStatus();
 }
@@ -85,8 +85,9 @@ absl::StatusOr<Process> Process::Open(std::int64_t pid) {
   OsHandle process = AdoptDescriptor(
       static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0U)));
   if (!process.has_value()) {
-    return OsError(errno, absl::StrCat("pidfd_open(", pid, ")"),
-                   errno == ENOSYS ? "Linux has it since 5.3." : "");
+    const LastError error;
+    return error.Of(absl::StrCat("pidfd_open(", pid, ")"),
+                    error.code() == ENOSYS ? "Linux has it since 5.3." : "");
   }
   return FromHandle(std::move(process), pid);
 }

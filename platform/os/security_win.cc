@@ -53,8 +53,7 @@ void LocalMemoryTraits::Close(Value value) { ::LocalFree(value); }
 absl::StatusOr<UserId> UserOfSid(void* sid) {
   wchar_t* text = nullptr;
   if (::ConvertSidToStringSidW(sid, &text) == 0) {
-    return OsError(static_cast<int>(::GetLastError()),
-                   "ConvertSidToStringSidW()");
+    return LastError().Of("ConvertSidToStringSidW()");
   }
   const LocalMemory owned = LocalMemory::Adopt(text);
   return UserId(ToUtf8(text));

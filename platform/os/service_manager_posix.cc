@@ -55,13 +55,13 @@ absl::StatusOr<ServiceManager> ServiceManager::Find() {
   if (path[0] == '@') name.sun_path[0] = '\0';  // Of no directory.
   OsHandle socket = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.has_value()) return OsError(errno, "socket(AF_UNIX, SOCK_DGRAM)");
+  if (!socket.has_value()) return LastError().Of("socket(AF_UNIX, SOCK_DGRAM)");
   // Connected, so that poll() tells when there is room in its queue.
   const auto size =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   if (::connect(Fd(socket), reinterpret_cast<const sockaddr*>(&name), size) !=
       0) {
-    return OsError(errno, absl::StrCat("connect(NOTIFY_SOCKET ", path, ")"));
+    return LastError().Of(absl::StrCat("connect(NOTIFY_SOCKET ", path, ")"));
   }
   ServiceManager manager(std::move(socket), path);
   std::uint64_t capacity = 0;
@@ -95,8 +95,8 @@ absl::Status ServiceManager::Send(absl::string_view state,
     }
     if (errno == EINTR) continue;
     if (errno != EAGAIN) {
-      return OsError(errno, absl::StrCat("sendmsg(NOTIFY_SOCKET ", address_,
-                                         ", ", state, ")"));
+      return LastError().Of(
+          absl::StrCat("sendmsg(NOTIFY_SOCKET ", address_, ", ", state, ")"));
     }
     RETURN_IF_ERROR(
         WaitForEvents(socket_, POLLOUT, deadline, {},
@@ -124,7 +124,7 @@ absl::Status ServiceManager::Remove(absl::string_view name, Deadline deadline) {
 
 absl::Status ServiceManager::Barrier(Deadline deadline) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return OsError(errno, "pipe2(O_CLOEXEC)");
+  if (::pipe2(ends, O_CLOEXEC) != 0) return LastError().Of("pipe2(O_CLOEXEC)");
   const OsHandle read_end = AdoptDescriptor(ends[0]);
   OsHandle write_end = AdoptDescriptor(ends[1]);
   RETURN_IF_ERROR(Send("BARRIER=1", &write_end, deadline));
@@ -168,7 +168,7 @@ StoredHandles TakeStoredHandles() {
     if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       taken.problems.push_back(absl::StrCat(
           "LISTEN_FDS states ", count, " descriptors; ",
-          OsError(errno, absl::StrCat("fcntl(", fd, ", F_SETFD)")).message()));
+          LastError().Of(absl::StrCat("fcntl(", fd, ", F_SETFD)")).message()));
       break;
     }
     const auto index = static_cast<std::size_t>(i);

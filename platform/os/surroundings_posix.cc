@@ -28,7 +28,7 @@ absl::StatusOr<bool> Exists(const std::string& path) {
   struct stat about;
   if (::stat(path.c_str(), &about) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
-  return OsError(errno, absl::StrCat("stat(", path, ")"));
+  return LastError().Of(absl::StrCat("stat(", path, ")"));
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ absl::StatusOr<bool> Exists(const std::string& path) {
 absl::StatusOr<DescriptorLimits> GetDescriptorLimits() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return OsError(errno, "getrlimit(RLIMIT_NOFILE)");
+    return LastError().Of("getrlimit(RLIMIT_NOFILE)");
   }
   return DescriptorLimits{limit.rlim_cur, limit.rlim_max};
 }
@@ -46,12 +46,12 @@ absl::StatusOr<FileSpace> SharedMemorySpace(const std::string& root) {
   const OsHandle folder =
       AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
   if (!folder.has_value()) {
-    return OsError(errno, absl::StrCat("open(", path, ")"));
+    return LastError().Of(absl::StrCat("open(", path, ")"));
   }
   struct statfs about;
   while (::fstatfs(Fd(folder), &about) != 0) {
     if (errno == EINTR) continue;
-    return OsError(errno, absl::StrCat("fstatfs(", path, ")"));
+    return LastError().Of(absl::StrCat("fstatfs(", path, ")"));
   }
   const auto block = static_cast<std::uint64_t>(about.f_bsize);
   return FileSpace{about.f_blocks * block, about.f_bavail * block};
@@ -172,7 +172,7 @@ absl::StatusOr<std::string> FolderOfProgram() {
   constexpr char kLink[] = "/proc/self/exe";
   std::vector<char> path(4096);
   const ssize_t size = ::readlink(kLink, path.data(), path.size());
-  if (size < 0) return OsError(errno, absl::StrCat("readlink(", kLink, ")"));
+  if (size < 0) return LastError().Of(absl::StrCat("readlink(", kLink, ")"));
   const absl::string_view whole(path.data(), static_cast<std::size_t>(size));
   return std::string(whole.substr(0, whole.rfind('/')));
 }

@@ -50,7 +50,7 @@ absl::StatusOr<std::string> FolderOfProgram() {
   const DWORD size = ::GetModuleFileNameW(nullptr, path.data(),
                                           static_cast<DWORD>(path.size()));
   if (size == 0 || size == path.size()) {
-    return OsError(static_cast<int>(::GetLastError()), "GetModuleFileNameW()");
+    return LastError().Of("GetModuleFileNameW()");
   }
   const std::string whole = ToUtf8(std::wstring_view(path.data(), size));
   return whole.substr(0, whole.find_last_of("/\\"));

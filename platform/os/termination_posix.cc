@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "platform/base/check.h"
 #include "platform/os/os_error.h"
@@ -42,7 +41,7 @@ absl::Status HoldStandardStreams() {
     // The lowest number that is free. In the direction that nobody uses.
     const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
     const int opened = ::open("/dev/null", flags);
-    if (opened < 0) return OsError(errno, "open(/dev/null)");
+    if (opened < 0) return LastError().Of("open(/dev/null)");
     // Another thread's file has the place meanwhile.
     if (opened != fd) ::close(opened);
   }

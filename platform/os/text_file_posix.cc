@@ -35,7 +35,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
     const ssize_t count = ::read(Fd(file), piece, sizeof(piece));
     if (count < 0) {
       if (errno == EINTR) continue;
-      return OsError(errno, absl::StrCat("read(", path, ")"));
+      return LastError().Of(absl::StrCat("read(", path, ")"));
     }
     if (count == 0) break;
     text.append(piece, static_cast<std::size_t>(count));
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
   const auto directory = Owned<DirectoryTraits>::Adopt(::opendir(path.c_str()));
   if (!directory.has_value()) {
-    return OsError(errno, absl::StrCat("opendir(", path, ")"));
+    return LastError().Of(absl::StrCat("opendir(", path, ")"));
   }
   std::vector<std::string> names;
   for (;;) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
     const absl::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
-  if (errno != 0) return OsError(errno, absl::StrCat("readdir(", path, ")"));
+  if (errno != 0) return LastError().Of(absl::StrCat("readdir(", path, ")"));
   return names;
 }
 

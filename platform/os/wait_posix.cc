@@ -33,7 +33,7 @@ absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
     if (ready < 0) {
       // A storm of signals must not outlast the deadline.
       if (errno != EINTR)
-        return OsError(errno, absl::StrCat("ppoll(", what, ")"));
+        return LastError().Of(absl::StrCat("ppoll(", what, ")"));
       if (left > absl::ZeroDuration()) continue;
     }
     if (ready > 0 && (watched[1].revents | watched[2].revents) != 0) {

@@ -28,7 +28,8 @@ absl::StatusOr<ZeroedPages> MapZeroedPages(std::size_t size) {
   void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    return MapError(errno, absl::StrCat("mmap(", size, " bytes)"));
+    const LastError error;
+    return MapError(error, absl::StrCat("mmap(", size, " bytes)"));
   }
   return ZeroedPages::Adopt({static_cast<std::uint8_t*>(at), size});
 }

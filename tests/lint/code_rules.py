@@ -275,16 +275,19 @@ def waits_go_by_a_steady_clock(tree):
                 yield f"{name}:{line}: '{found.group(0)}' is the time of day, which can be set; use a Deadline"
 
 
-ERROR_BESIDE_A_CALL = re.compile(r"\bGetLastError\(\)\)?,\s*[\w:]+\(")
+ERROR_BESIDE_A_CALL = re.compile(
+    r"\b((?:Get)?LastError\(\)(?:\.code\(\))?|errno)\)?,\s*[\w:]+\(|\b(?:OsError|ErrnoToStatus)\(\s*(errno),")
 
 
 def the_last_error_is_read_first(tree):
-    """No argument beside GetLastError() is a call: compilers order arguments as they like, and what a call allocates
-    may set another error."""
+    """No argument beside errno or GetLastError() is a call: compilers order arguments as they like, and what a call
+    allocates may set another error. LastError() of platform/os/os_error.h reads it first, whatever is beside it."""
     for name in tree.sources(".cc", ".h", ".c"):
         for found in ERROR_BESIDE_A_CALL.finditer(tree.text(name)):
             line = tree.text(name).count("\n", 0, found.start()) + 1
-            yield f"{name}:{line}: the argument behind GetLastError() may be made before it is asked; read it first"
+            asked = found.group(1) or found.group(2)
+            yield (f"{name}:{line}: the argument behind {asked} may be made before it is asked; read it first,"
+                   " as LastError().Of() does")
 
 
 STRICT = re.compile(r'WARNINGS_AS_ERRORS|COMPILE_WARNING_AS_ERROR|-Werror|/WX')

@@ -246,7 +246,7 @@ enum class Bug { kNone, kLeaksTheFirst, kSwallowsAnError, kMindsInterrupts };
 // Opens two descriptors and passes a number through the second.
 absl::Status Toy(Bug bug) {
   const int first = OpenNull();
-  if (first < 0) return OsError(errno, "open(/dev/null)");
+  if (first < 0) return platform::LastError().Of("open(/dev/null)");
   const int second = ::eventfd(0, EFD_CLOEXEC);
   if (second < 0) {
     const int error = errno;
@@ -262,7 +262,7 @@ absl::Status Toy(Bug bug) {
   } while (size < 0 && bug != Bug::kMindsInterrupts &&
            (errno == EINTR || errno == EAGAIN));
   if (size < 0 && bug != Bug::kSwallowsAnError) {
-    return OsError(errno, "write(eventfd)");
+    return platform::LastError().Of("write(eventfd)");
   }
   return absl::OkStatus();
 }

@@ -67,12 +67,12 @@ absl::Status Separate() {
     platform::Check(path != nullptr, "a node needs an ImexRoot");
     const int space = ::open(path, O_RDONLY | O_CLOEXEC);
     if (space < 0 || ::setns(space, CLONE_NEWUSER) != 0) {
-      return platform::OsError(errno, absl::StrCat("setns(", path, ")"));
+      return platform::LastError().Of(absl::StrCat("setns(", path, ")"));
     }
     ::close(space);
   }
   if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) {
-    return platform::OsError(errno, "unshare()");
+    return platform::LastError().Of("unshare()");
   }
   return absl::OkStatus();
 }
@@ -139,14 +139,14 @@ absl::Status EnterNode(const std::string& name) {
   platform::Check(root != nullptr, "a node needs an ImexRoot");
   if (absl::Status s = Separate(); !s.ok()) return s;
   if (::sethostname(name.data(), name.size()) != 0) {
-    return platform::OsError(errno, "sethostname()");
+    return platform::LastError().Of("sethostname()");
   }
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-    return platform::OsError(errno, "mount(/, private)");
+    return platform::LastError().Of("mount(/, private)");
   }
   const std::string boot_id = absl::StrCat(root, "/boot_id");
   if (::mount(boot_id.c_str(), kBootId, nullptr, MS_BIND, nullptr) != 0) {
-    return platform::OsError(errno, absl::StrCat("mount(", kBootId, ")"));
+    return platform::LastError().Of(absl::StrCat("mount(", kBootId, ")"));
   }
   return absl::OkStatus();
 }

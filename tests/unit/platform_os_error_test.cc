@@ -73,6 +73,17 @@ TEST(OsError, AnUnlistedCodeIsUnknownAndKeepsItsNumber) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("123456"));
 }
 
+std::string TextThatSetsErrno() {
+  errno = EDOM;
+  return "open(/x)";
+}
+
+TEST(OsError, TheLastErrorIsReadBeforeTheTextIsMade) {
+  errno = EACCES;
+  EXPECT_EQ(LastError().Of(TextThatSetsErrno(), "Do.").message(),
+            "open(/x) failed with EACCES (13: Permission denied). Do.");
+}
+
 TEST(OsError, LeavesErrnoAlone) {
   errno = EDOM;
   EXPECT_FALSE(OsError(ENOENT, "call()").ok());
