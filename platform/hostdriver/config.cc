@@ -123,6 +123,22 @@ void ReadNode(Config* config) {
   if (!node.empty()) config->machine += "@" + node;
 }
 
+void ReadNvmlFailures(Config* config) {
+  constexpr char kName[] = "VMMSHARE_HOST_NVML_FAIL";
+  const char* const value = Value(kName);
+  if (value == nullptr) return;
+  for (const std::string_view rule : Split(value, ',')) {
+    const std::size_t colon = rule.find(':');
+    const auto result = colon == std::string_view::npos
+                            ? std::nullopt
+                            : ParseNumber<int>(rule.substr(colon + 1));
+    if (!result) {
+      BadValue(kName, value, "entry points and results: nvmlInit_v2:9,...");
+    }
+    config->nvml_failures.emplace(rule.substr(0, colon), *result);
+  }
+}
+
 void ReadFabric(Config* config) {
   if (const char* value = Value("VMMSHARE_HOST_FABRIC_ROOT")) {
     config->fabric_root = value;
@@ -170,6 +186,7 @@ Config ReadConfig() {
       CU_COMPUTEMODE_DEFAULT, "default, exclusive-process or prohibited");
   config.confidential = ReadFlag("VMMSHARE_HOST_CONFIDENTIAL", false);
   if (config.confidential) config.all_peers = false;
+  ReadNvmlFailures(&config);
   if (const char* value = Value("VMMSHARE_HOST_KERNELS")) {
     config.kernels = value;
   }

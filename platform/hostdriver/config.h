@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,6 +47,8 @@ struct Config {
   bool mps = false;
   int compute_mode = 0;       // CUcomputemode.
   bool confidential = false;  // What NVML says.
+  // The result that each call of an entry of NVML answers.
+  std::map<std::string, int, std::less<>> nvml_failures;
   // A library that registers kernels.
   std::optional<std::string> kernels;
   RdmaModel rdma = RdmaModel::kWorks;

@@ -18,8 +18,7 @@
 //
 // Environment, read once, at the first cuInit that succeeds. A value that
 // cannot be understood ends the program with a line that names it; vmmshare asks
-// before (vmmshareHostCheckSettings), and returns INVALID_ARGUMENT. So it is of all
-// but VMMSHARE_HOST_NVML_FAIL, which the first call of NVML reads.
+// before (vmmshareHostCheckSettings), and returns INVALID_ARGUMENT.
 //   VMMSHARE_HOST_DEVICES   number of devices, 0 to 64; default 2
 //   VMMSHARE_HOST_MEMORY    bytes of each device; suffix K, M or G; default 4G
 //   VMMSHARE_HOST_PEERS     "all" (default), "none", or pairs of device numbers

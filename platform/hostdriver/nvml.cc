@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
-#include <string>
 #include <string_view>
 
 #include "platform/hostdriver/config.h"
-#include "platform/hostdriver/environment.h"
 #include "platform/hostdriver/host_driver.h"
 
 namespace vmm::hostdriver {
@@ -41,45 +38,20 @@ struct ConfComputeState {
   unsigned dev_tools;
 };
 
-struct Machine {
-  Config config;
-  std::map<std::string, int, std::less<>> failures;
-};
-
-Machine ReadMachine() {
-  Machine machine;
-  machine.config = ReadConfig();
-  constexpr char kFail[] = "VMMSHARE_HOST_NVML_FAIL";
-  if (const char* value = Value(kFail)) {
-    for (const std::string_view rule : Split(value, ',')) {
-      const std::size_t colon = rule.find(':');
-      const auto result = colon == std::string_view::npos
-                              ? std::nullopt
-                              : ParseNumber<int>(rule.substr(colon + 1));
-      if (!result) {
-        BadValue(kFail, value, "entry points and results: nvmlInit_v2:9,...");
-      }
-      machine.failures.emplace(rule.substr(0, colon), *result);
-    }
-  }
-  return machine;
-}
-
-Machine& GetMachine() {
-  static auto* const machine = new Machine(ReadMachine());
-  return *machine;
+const Config& Machine() {
+  static auto* const config = new Config(ReadConfig());
+  return *config;
 }
 
 // What the environment says `entry` fails with.
 int Fails(std::string_view entry) {
-  const Machine& machine = GetMachine();
-  const auto found = machine.failures.find(entry);
-  return found == machine.failures.end() ? kSuccess : found->second;
+  const auto found = Machine().nvml_failures.find(entry);
+  return found == Machine().nvml_failures.end() ? kSuccess : found->second;
 }
 
 // The device that an opaque handle stands for; null for a foreign one.
 const DeviceFabric* Find(const void* handle) {
-  for (const DeviceFabric& gpu : GetMachine().config.fabric) {
+  for (const DeviceFabric& gpu : Machine().fabric) {
     if (&gpu == handle) return &gpu;
   }
   return nullptr;
@@ -140,7 +112,7 @@ int nvmlSystemGetConfComputeState(void* state) {
     return r;
   }
   if (state == nullptr) return kInvalidArgument;
-  const bool on = GetMachine().config.confidential;
+  const bool on = Machine().confidential;
   const ConfComputeState answer{on ? 2U : 0U, on ? 1U : 0U, 0};
   std::memcpy(state, &answer, sizeof(answer));
   return kSuccess;
@@ -149,7 +121,7 @@ int nvmlSystemGetConfComputeState(void* state) {
 int nvmlDeviceGetHandleByUUID(const char* uuid, const void** handle) {
   if (const int r = Fails("nvmlDeviceGetHandleByUUID"); r != kSuccess) return r;
   if (uuid == nullptr || handle == nullptr) return kInvalidArgument;
-  const Config& config = GetMachine().config;
+  const Config& config = Machine();
   for (int i = 0; i < config.devices; ++i) {
     if (UuidText(config.uuids[i]) == uuid) {
       *handle = &config.fabric[i];
@@ -210,7 +182,7 @@ int nvmlDeviceGetP2PStatus(const void* one, const void* other, int index,
   }
   constexpr int kOk = 0;
   constexpr int kNone = 5;
-  const Config& config = GetMachine().config;
+  const Config& config = Machine();
   const auto number = [&config](const DeviceFabric* gpu) {
     return static_cast<int>(gpu - config.fabric.data());
   };
