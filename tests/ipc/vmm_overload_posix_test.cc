@@ -27,6 +27,7 @@ namespace vmm::testing {
 namespace {
 
 using Args = std::vector<std::string>;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kGranted[] = "granted";
@@ -291,6 +292,51 @@ TEST_F(OverloadPosix, AnImporterWithoutDescriptorsIsKnownToKeepNothing) {
   Must(endpoint->WaitUntilAllReturned(Late()));
   channel.Close();
   EXPECT_EQ(child.Wait(), 0);
+}
+
+// Subscribes to the pool of args[1], and imports the block that it is told of when
+// it has no descriptor left, and again when it has.
+int ImportWhatCameAtTheLimit(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  const std::unique_ptr<ImportedPool> pool =
+      Must(ImportedPool::Subscribe(TestDriver(), args[1], {}, Late()));
+  PoolTicket ticket;
+  absl::Status lacking;
+  {
+    const DescriptorLimit limit(0);
+    Tell(boss);
+    ticket = Must(DecodePoolTicket(Must(boss.Receive(Late())).payload));
+    lacking =
+        pool->Import(ticket, absl::Now() + absl::Milliseconds(500)).status();
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(lacking)) << lacking;
+  EXPECT_THAT(std::string(lacking.message()),
+              AllOf(HasSubstr("has not come yet: "), HasSubstr("ulimit -n")));
+  const ImportedBlock block = Must(pool->Import(ticket, Late()));
+  EXPECT_EQ(pool->connection(), absl::OkStatus());
+  ExpectPattern(block.address(), block.size(), 8);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kImportWhatCameAtTheLimit =
+    RegisterChild("import-what-came-at-the-limit", &ImportWhatCameAtTheLimit);
+
+TEST_F(OverloadPosix, ASubscriberWithoutDescriptorsTakesASegmentLater) {
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.sharing = TestSharing()}));
+  const Share publication = Must(endpoint->Serve(*pool));
+  Child child = Child::Start("import-what-came-at-the-limit",
+                             {address(), publication.ticket()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  const CUdeviceptr block = Must(pool->Allocate(5000, nullptr));
+  WritePattern(block, 5000, 8);
+  const PoolTicketBytes ticket = EncodePoolTicket(Must(pool->Export(block)));
+  Must(channel.Send(kGoOn, ticket, {}, Late()));
+  EXPECT_EQ(child.Wait(), 0);
+  Must(pool->Free(block, nullptr));
 }
 
 }  // namespace

@@ -148,7 +148,8 @@ class ImportedPool {
   //   INVALID_ARGUMENT     a ticket of another pool or domain, or one that
   //                        contradicts what the owner recorded
   //   FAILED_PRECONDITION  the block was freed; its memory may be another's
-  //   DEADLINE_EXCEEDED    its segment did not come in time
+  //   DEADLINE_EXCEEDED    its segment did not come in time, or this process
+  //                        has no descriptor for it so far
   //   UNAVAILABLE          nor will it: the connection has ended
   //   else                 the segment could not be mapped: why not
   absl::StatusOr<ImportedBlock> Import(const PoolTicket& ticket,
@@ -168,7 +169,8 @@ class ImportedPool {
 
   // OK while the owner serves this process; otherwise why it does not: UNAVAILABLE
   // when it ended or hung up, DATA_LOSS when it broke the protocol,
-  // RESOURCE_EXHAUSTED when this process could not take what it sent.
+  // RESOURCE_EXHAUSTED when this process could not take what it sent; for want of
+  // descriptors it tries for 10 s.
   absl::Status connection() const;
   // The blocks that the owner wants back and that are still imported here.
   std::vector<RecalledBlock> Recalled() const;

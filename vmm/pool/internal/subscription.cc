@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,11 @@ namespace {
 
 // How long taking leave may wait for an owner that does not read.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+// How often what has come is taken up again for which there was no descriptor, and
+// for how long: nothing tells this process when it has one again.
+constexpr absl::Duration kTakeAgainAfter = absl::Milliseconds(50);
+constexpr absl::Duration kTakeAgainFor = absl::Seconds(10);
 
 }  // namespace
 
@@ -87,6 +93,7 @@ Subscription::~Subscription() {
 void Subscription::ReceiveLoop(const SharedTableView& view) {
   RelaxCaptureForThread(driver_);
   absl::Time wait_until = absl::InfinitePast();
+  std::optional<Deadline> lacking_until;
   for (;;) {
     absl::StatusOr<Notice> notice = ReceiveNotice(channel_, wait_until, &stop_);
     if (absl::IsDeadlineExceeded(notice.status())) {
@@ -95,6 +102,15 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
       wait_until = absl::InfiniteFuture();
       continue;
     }
+    // It is there still.
+    if (absl::IsResourceExhausted(notice.status()) && channel_.is_open()) {
+      if (!lacking_until) lacking_until = Deadline::In(kTakeAgainFor);
+      if (!lacking_until->Passed()) {
+        if (!AwaitDescriptors(notice.status())) return;
+        continue;
+      }
+    }
+    lacking_until.reset();
     absl::Status taken =
         notice.ok() ? Take(*std::move(notice)) : notice.status();
     if (taken.ok()) continue;
@@ -113,6 +129,16 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
     }
     return;
   }
+}
+
+bool Subscription::AwaitDescriptors(const absl::Status& lacking) {
+  const Deadline again = Deadline::In(kTakeAgainAfter);
+  platform::MutexLock lock(mutex_);
+  lacking_ = lacking;
+  while (!stopping_ && !again.Passed()) {
+    changed_.WaitFor(mutex_, again.Slice());
+  }
+  return !stopping_;
 }
 
 absl::Status Subscription::Take(Notice notice) {
@@ -194,7 +220,8 @@ absl::StatusOr<Subscription::Segment*> Subscription::Locate(
     }
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "the memory of the ", ticket.Describe(), " has not come yet"));
+          "the memory of the ", ticket.Describe(), " has not come yet",
+          lacking_.ok() ? "" : ": ", lacking_.message()));
     }
     changed_.WaitFor(mutex_, deadline.Slice());
   }

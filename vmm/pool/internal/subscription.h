@@ -102,6 +102,9 @@ class Subscription : public platform::Abandonable {
                const ImportOptions& options);
 
   void ReceiveLoop(const SharedTableView& view);
+  // Until what has come may be taken up again, which failed with `lacking`. False
+  // when this object ends.
+  bool AwaitDescriptors(const absl::Status& lacking);
   absl::Status Take(Notice notice);
   absl::Status TakeSegment(Notice notice);
   // Where a segment is to be mapped: as far from others as the owner has it.
@@ -154,6 +157,8 @@ class Subscription : public platform::Abandonable {
   mutable platform::Mutex mutex_;
   platform::CondVar changed_;
   absl::Status connection_ ABSL_GUARDED_BY(mutex_);
+  // Why segments that have come are not taken yet.
+  absl::Status lacking_ ABSL_GUARDED_BY(mutex_);
   Segments segments_ ABSL_GUARDED_BY(mutex_);
   // That of the last block: many of a lot are in one.
   Segments::iterator recent_ ABSL_GUARDED_BY(mutex_) = segments_.end();
