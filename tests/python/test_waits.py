@@ -16,6 +16,8 @@ import time
 import pytest
 
 import vmmshare as vs
+import vmmshare.testing
+from conftest import Interface
 
 
 @pytest.fixture
@@ -440,6 +442,8 @@ NO_THREADS = """
 import resource, sys
 import vmmshare as vs
 import vmmshare.testing
+from conftest import Interface
+import vmmshare.testing
 vmmshare.testing.use_host_driver()
 memory = vs.Allocation(nbytes=4096, host_node=0)
 text, own = str(vs.serve(memory)), vs.restorable(nbytes=4096, host_node=0)
@@ -465,6 +469,8 @@ def test_a_wait_that_gets_no_thread_is_resource_exhausted():
 NO_LOCKED_STACK = """
 import ctypes, mmap, resource
 import vmmshare as vs
+import vmmshare.testing
+from conftest import Interface
 libc = ctypes.CDLL(None, use_errno=True)
 attributes = ctypes.create_string_buffer(256)  # More than a pthread_attr_t takes.
 assert libc.pthread_attr_init(attributes) == 0
@@ -596,6 +602,67 @@ def test_ctrl_c_ends_putting_weights_behind_the_default_stream(cuda, keeper):
         expect_deaf_to_nothing(
             cuda, lambda: vs.weights.put("set", {"a": array}, address=keeper.address, timeout=60))
         assert vs.weights.put("set", {"a": array}, address=keeper.address) == 2
+
+
+@pytest.fixture
+def own_context(driver):
+    """The host-memory driver's calls, in a context of the program's own; the primary one is not
+    there."""
+    calls, context = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+    assert calls.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+    yield calls
+    assert calls.cuCtxDestroy_v2(context) == 0
+
+
+@contextlib.contextmanager
+def written_late(cuda):
+    """An array of 16 bytes to which what stands on the default stream writes 5, and the fence that
+    lets that go on."""
+    address, nbytes = ctypes.c_uint64(), ctypes.c_size_t(16)
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), nbytes) == 0
+    assert cuda.cuMemsetD8_v2(address, ctypes.c_ubyte(0), nbytes) == 0
+    assert cuda.cuCtxSynchronize() == 0
+    with vs.FencePool() as fences, fences.new() as gate:
+        gate.wait(0, 1)
+        assert cuda.cuMemsetD8Async(address, ctypes.c_ubyte(5), nbytes, None) == 0
+        try:
+            yield Interface(address.value, 16), gate
+        finally:
+            if gate.value == 0:
+                gate.signal(1)
+            assert cuda.cuCtxSynchronize() == 0
+    assert cuda.cuMemFree_v2(address) == 0
+
+
+def bytes_of(cuda, array):
+    out = ctypes.create_string_buffer(16)
+    assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(array.ptr), ctypes.c_size_t(16)) == 0
+    return out.raw
+
+
+def test_a_copy_comes_after_the_default_stream_of_a_context_of_ones_own(own_context):
+    """Copies are made in the primary context, which that stream is not of."""
+    with written_late(own_context) as (array, gate):
+        with pytest.raises(vs.errors.DeadlineExceeded, match="not done within 0.2 s"):
+            vs.serve_array(array, copy=True, timeout=0.2)
+        interrupted(lambda: vs.serve_array(array, copy=True, timeout=None))
+        later = threading.Timer(0.3, gate.signal, [1])
+        later.start()
+        with vs.serve_array(array, copy=True, timeout=60) as served:
+            with vs.open_array(served.ticket) as copy:
+                assert bytes_of(own_context, copy) == bytes([5] * 16)
+        later.join()
+
+
+def test_weights_are_put_after_the_default_stream_of_a_context_of_ones_own(own_context, keeper):
+    with written_late(own_context) as (array, gate):
+        interrupted(lambda: vs.weights.put("set", {"a": array}, address=keeper.address))
+        later = threading.Timer(0.3, gate.signal, [1])
+        later.start()
+        assert vs.weights.put("set", {"a": array}, address=keeper.address) == 1
+        with vs.weights.open("set", address=keeper.address) as weights:
+            assert bytes_of(own_context, weights["a"]) == bytes([5] * 16)
+        later.join()
 
 
 class SlowlyMade:

@@ -1,4 +1,7 @@
 // Memory of somebody else's allocators, and copies of it.
+#include <optional>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
@@ -73,7 +76,15 @@ vmmshare_status vmmshare_memory_write(const vmmshare_memory* memory,
     ASSIGN_OR_RETURN(const vmm::CurrentContext current,
                      spare.EnterFor(nullptr));
     RETURN_IF_ERROR(copy.WriteFrom(0, from, size));
-    return copy.Finish();
+    std::optional<vmm::PrimaryContext> primary;
+    if (size > 0) {
+      RETURN_IF_ERROR(copy.Finish());
+    } else if (copy.on_host() == nullptr) {
+      ASSIGN_OR_RETURN(primary, vmm::PrimaryContext::Retain(own->device()));
+    }
+    const vmm::platform::MutexLock lock(memory->mutex);
+    memory->primary = std::move(primary);
+    return absl::OkStatus();
   });
 }
 

@@ -105,9 +105,13 @@ VMMSHARE_API vmmshare_status vmmshare_memory_adopt_as(
 // Copies `size` bytes from `from`, which the driver knows, to `offset` bytes into
 // memory that was created here, and returns when they are there. In the primary
 // context of the device of `memory`; into memory of the host in the current one, and
-// in that one where the thread has none: on the default stream.
+// in that one where the thread has none: on the default stream. Where the current one
+// is another one of that device, as cuCtxCreate() makes it, it comes after what is on
+// the default stream of that. Of 0 bytes it waits for nothing: later copies in the
+// primary context come after that.
 // INVALID_ARGUMENT when they leave it; FAILED_PRECONDITION for memory that was
-// adopted or imported.
+// adopted or imported, and while a stream is captured into a graph that the default
+// one of another context synchronises with.
 VMMSHARE_API vmmshare_status
 vmmshare_memory_write(const vmmshare_memory* memory, uint64_t offset,
                       uint64_t from, uint64_t size, vmmshare_error** error);

@@ -64,6 +64,10 @@ struct vmmshare_memory : vmm::c::Handle<vmm::c::HandleType::kMemory> {
   // Also by tensor sets in it and their writers.
   const std::shared_ptr<const Any> held;
   const Any& memory;
+  // From a write of 0 bytes to the next one: what that has put on a stream would end
+  // with its context.
+  mutable vmm::platform::Mutex mutex;
+  mutable std::optional<vmm::PrimaryContext> primary ABSL_GUARDED_BY(mutex);
 };
 
 struct vmmshare_pool : vmm::c::Handle<vmm::c::HandleType::kPool> {

@@ -176,6 +176,8 @@ def _copied(array: typing.Any, timeout: "float | None") -> "tuple[Allocation, _r
     deadline = deadline_of(timeout)
     _reads.order_made(array, timeout)  # It is copied on the default stream.
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
+    # The thread that copies has no context: here it is put behind what is on this thread's.
+    _core._copy_into(memory, memory.ptr, 0)
 
     def copy(kept: object = (array, read)) -> None:  # Until it is made, though nobody waits.
         _core._copy_into(memory, read.address, read.nbytes)
@@ -196,7 +198,8 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
     of a pool the last one that was said, of whole memory none, so synchronise first. Writes to one
     are not seen in the other. timeout: of the wait for what a copy comes after, the fence that an
     Array was opened with, its stream, or the one that __cuda_array_interface__ names, and the
-    device's default one, on which it is copied; None for ever.
+    device's default one, on which it is copied, and that of a context of the program's own, if the
+    calling thread has one; None for ever.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
     array of the host or without elements, or for legacy and copy both. DeadlineExceeded for a

@@ -89,8 +89,12 @@ def _await_default_streams(arrays: "typing.Mapping[str, typing.Any]", reads: typ
                 torch is not None and isinstance(arrays[read.name], torch)):
             devices.add(_core._device_at(read.address))
     for device in devices:
-        def wait(on: int = device) -> None:
-            with Allocation(on, nbytes=2) as last:
+        last = Allocation(device, nbytes=2)
+        # The thread that waits has no context: here it is put behind what is on this thread's.
+        _core._copy_into(last, last.ptr, 0)
+
+        def wait(last: Allocation = last) -> None:
+            with last:
                 _core._copy_into(last, last.ptr + 1, 1)
 
         elsewhere(wait)

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/adopted_memory.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/checksum_kernel.h"
 
@@ -112,12 +113,14 @@ absl::Status MemoryCopy::Read(std::uint64_t offset,
 
 absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
                                    std::uint64_t size) const {
-  if (size == 0) return absl::OkStatus();
   if (on_host_ == nullptr) {
+    RETURN_IF_ERROR(ComeAfterCurrentContext());
+    if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
     return Copied(driver_, driver_->cuMemcpyDtoD(address_ + offset, from, size),
                   "cuMemcpyDtoD", from, size);
   }
+  if (size == 0) return absl::OkStatus();
   CUcontext current = nullptr;
   if (CUresult r = driver_->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
     return driver_.Error(r, "cuCtxGetCurrent()");
@@ -130,6 +133,28 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
   }
   return Copied(driver_, driver_->cuMemcpyDtoH(on_host_ + offset, from, size),
                 "cuMemcpyDtoH", from, size);
+}
+
+absl::Status MemoryCopy::ComeAfterCurrentContext() const {
+  if (primary_ == nullptr) return absl::OkStatus();
+  CUcontext current = nullptr;
+  if (CUresult r = driver_->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
+    return driver_.Error(r, "cuCtxGetCurrent()");
+  }
+  if (current == nullptr || current == primary_->context()) {
+    return absl::OkStatus();
+  }
+  CUdevice its = 0;
+  if (CUresult r = driver_->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
+    return driver_.Error(r, "cuCtxGetDevice()");
+  }
+  if (its != device_->cuda_device()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const OwnedEvent point, RecordEvent(driver_, nullptr));
+  ASSIGN_OR_RETURN(const CurrentContext entered, Enter());
+  CUresult r = driver_->cuStreamWaitEvent(nullptr, point.get().event,
+                                          CU_EVENT_WAIT_DEFAULT);
+  return r == CUDA_SUCCESS ? absl::OkStatus()
+                           : driver_.Error(r, "cuStreamWaitEvent(0)");
 }
 
 absl::StatusOr<absl::Span<std::uint8_t>> MemoryCopy::Stage::Next() {

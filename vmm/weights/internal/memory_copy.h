@@ -47,12 +47,15 @@ class MemoryCopy {
   absl::Status Write(std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes) const;
   absl::Status Read(std::uint64_t offset, absl::Span<std::uint8_t> bytes) const;
-  // From any memory that the driver knows. FAILED_PRECONDITION when no context
-  // would do it.
+  // From any memory that the driver knows, after what is on the default stream of
+  // the calling thread's context, where that is one of the device; of 0 bytes only
+  // that order is made. FAILED_PRECONDITION when no context would do it, and while
+  // that stream is captured.
   absl::Status WriteFrom(std::uint64_t offset, CUdeviceptr from,
                          std::uint64_t size) const;
   // The same of many, put on `stream` of the device's primary context, null for
-  // its default one, in no order among them: by a kernel where they are the
+  // its default one, which alone comes after that of the calling thread's; in no
+  // order among them: by a kernel where they are the
   // device's own and the driver is of CUDA 12.1 or newer. Of memory of the host
   // they have been made when it returns. REQUIRES: none is of 0 bytes; with `are_own`
   // all are the device's own.
@@ -100,6 +103,9 @@ class MemoryCopy {
   absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
   absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
+  // A program may have a context of its own beside the primary one: its default
+  // stream is another one then, behind which that of the primary one is put.
+  absl::Status ComeAfterCurrentContext() const;
 
   platform::Driver driver_;
   CUdeviceptr address_;

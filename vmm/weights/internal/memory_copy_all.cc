@@ -70,6 +70,7 @@ class OwnMemory {
 absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DevicePiece> copies,
                                       CUstream stream, bool are_own) const {
   if (primary_ != nullptr) {
+    if (stream == nullptr) RETURN_IF_ERROR(ComeAfterCurrentContext());
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
     return CopyOnDevice(copies, stream, are_own);
   }
