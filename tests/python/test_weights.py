@@ -1076,6 +1076,11 @@ def test_the_command_says_what_is_wrong(keeper, tmp_path):
             (["list", "a"], 2, "unexpected word"), (["list", "--no"], 2, "unknown option"),
             (["put", "model"], 2, "FILE"), (["put", "a", "b", "--threads=0"], 2, "--threads"),
             (["put", "a", "b", "--allow-user=0"], 2, "--allow-user"),
+            *((["put", "a", "b", f"{option}=1", option, "1"], 2, f"{option}: is given twice")
+              for option in ("--device", "--host-node", "--fingerprint", "--threads", "--timeout")),
+            (["put", "a", "b", "--shard=0/2", "--shard=1/2"], 2, "--shard: is given twice"),
+            *((["put", "a", "b", f"{option}=a", f"{option}=a"], 2, f"{option}: is given twice")
+              for option in ("--address", "--driver")),
             *((["put", "a", "b", f"{option}=2147483648"], 2, f"{option}: '2147483648' is no number")
               for option in ("--threads", "--host-node", "--device")),
             (["put", "model", str(tmp_path / "bad"), "--host-node=0"], 1, "no safetensors file"),

@@ -43,6 +43,18 @@ def _cut(text: str) -> "tuple[str, weights.Cut]":
     return pattern, weights.Fused(int(dim), tuple(int(part) for part in parts))
 
 
+class _Once(argparse.Action):
+    """Stores what an option is given; twice is an error, as the tool of C++ has it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 values: typing.Any, option_string: "str | None" = None) -> None:
+        given: "set[str]" = vars(namespace).setdefault("given", set())
+        if self.dest in given:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="vmmshare weights put", allow_abbrev=False,
@@ -52,25 +64,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("files", metavar="FILE", nargs="+",
                         help="or one folder, or index of files: see load() of vmmshare.weights")
-    parser.add_argument("--device", type=_device, default="0", metavar="GPU",
+    parser.add_argument("--device", action=_Once, type=_device, default="0", metavar="GPU",
                         help="its ordinal or UUID (0)")
-    parser.add_argument("--host-node", type=_number, metavar="NODE",
+    parser.add_argument("--host-node", action=_Once, type=_number, metavar="NODE",
                         help="memory of this NUMA node of the host instead of a GPU's")
-    parser.add_argument("--fingerprint", default="", metavar="TEXT",
+    parser.add_argument("--fingerprint", action=_Once, default="", metavar="TEXT",
                         help="what the model is called; who opens it may ask for it")
-    parser.add_argument("--shard", type=_rank_of, metavar="RANK/COUNT",
+    parser.add_argument("--shard", action=_Once, type=_rank_of, metavar="RANK/COUNT",
                         help="only what this rank of so many takes of each tensor, by --cut")
     parser.add_argument("--cut", type=_cut, action="append", default=[], metavar="PATTERN=HOW",
                         help="how tensors of such names are cut: HOW is the dimension, as 0; for "
                              "several tensors in one with the length of each, as "
                              "0:4096+1024+1024; or whole. The first that fits counts, what fits "
                              "none is whole")
-    parser.add_argument("--threads", type=_number, metavar="N",
+    parser.add_argument("--threads", action=_Once, type=_number, metavar="N",
                         help="that read at once (as many as processors, at most 8)")
-    parser.add_argument("--address", default="", help="the keeper's; by default this user's own")
-    parser.add_argument("--driver", default="system", metavar="PATH",
+    parser.add_argument("--address", action=_Once, default="",
+                        help="the keeper's; by default this user's own")
+    parser.add_argument("--driver", action=_Once, default="system", metavar="PATH",
                         help="the driver in this file, or host, which needs no GPU")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS",
+    parser.add_argument("--timeout", action=_Once, type=float, default=60.0, metavar="SECONDS",
                         help="for all that the keeper is asked (60)")
     return parser
 
