@@ -13,11 +13,10 @@ void RecordedEventTraits::Close(const Value& value) {
 }
 
 absl::StatusOr<OwnedEvent> RecordEvent(const platform::Driver& driver,
-                                       CUstream stream) {
-  RETURN_IF_ERROR(CheckNotCaptured(
-      driver, stream, "record a point in the stream's work",
-      "its work is done at each launch of the graph: come again after "
-      "cuStreamEndCapture()"));
+                                       CUstream stream,
+                                       absl::string_view do_what,
+                                       absl::string_view remedy) {
+  RETURN_IF_ERROR(CheckNotCaptured(driver, stream, do_what, remedy));
   // An event belongs to the context that is current when it is made, and must
   // be of the stream's own.
   CUcontext context = nullptr;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
@@ -30,10 +31,14 @@ using OwnedEvent = platform::Owned<RecordedEventTraits>;
 
 // The point after all work that is on `stream` now. Null is the current
 // context's default stream. Fails as the driver does: no context is current,
-// the stream is none, no event can be had. FAILED_PRECONDITION when the stream
+// the stream is none, no event can be had. As CheckNotCaptured() when the stream
 // is captured into a graph.
-absl::StatusOr<OwnedEvent> RecordEvent(const platform::Driver& driver,
-                                       CUstream stream);
+absl::StatusOr<OwnedEvent> RecordEvent(
+    const platform::Driver& driver, CUstream stream,
+    absl::string_view do_what = "record a point in the stream's work",
+    absl::string_view remedy =
+        "its work is done at each launch of the graph: come again after "
+        "cuStreamEndCapture()");
 
 // Whether the GPU has passed it; an error when work before it failed.
 absl::StatusOr<bool> HasPassed(const OwnedEvent& event);

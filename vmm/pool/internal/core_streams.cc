@@ -114,11 +114,11 @@ absl::Status Core::Order(CUstream first, CUstream then, Deadline deadline) {
     }
     can_wait = !captured;
   }
-  RETURN_IF_ERROR(CheckNotCaptured(
-      driver, first, "put another stream behind this one",
-      "allocate the block for the stream that uses it first, or use it first "
-      "outside of the capture"));
-  ASSIGN_OR_RETURN(const OwnedEvent point, RecordEvent(driver, first));
+  ASSIGN_OR_RETURN(
+      const OwnedEvent point,
+      RecordEvent(driver, first, "put another stream behind this one",
+                  "allocate the block for the stream that uses it first, or "
+                  "use it first outside of the capture"));
   if (!can_wait) return AwaitPassing(point, deadline);
   return driver.Error(
       driver->cuStreamWaitEvent(then, point.get().event, /*flags=*/0),
