@@ -237,7 +237,9 @@ void DefinePool(nb::module_& module) {
            "each Pool whose\narrays were. Returns once the GPU has passed what "
            "is on `stream`, a CUstream as an int;\nfrom then on those arrays, "
            "and a RemotePool's, go back without it. DeadlineExceeded:\nit has "
-           "not passed. FailedPrecondition for a stream that is captured.")
+           "not passed. FailedPrecondition for a stream that is captured. "
+           "Let another thread's\nfirst use of such an array return before: "
+           "it asks the driver for that stream.")
       .def(
           "leases",
           [](const Pool& self) {
