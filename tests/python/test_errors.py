@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import vmmshare as vs
@@ -409,3 +410,12 @@ def test_a_message_is_a_line_whatever_is_in_a_name(driver):
         vs.Keeper("/nonexistent\n\x1b[31m/kept")
     assert "/nonexistent\\x0a\\x1b[31m" in str(why.value)
     assert str(why.value).isprintable()
+
+
+def test_too_many_bytes_for_the_memory_are_a_memory_error(remote):
+    """Not a TypeError, as of what is not like bytes. A copy of these is asked for, and cannot be had."""
+    ticket = memoryview(np.broadcast_to(np.zeros(1, "uint8"), 1 << 60))
+    with pytest.raises(MemoryError):
+        remote.open_all(ticket)
+    with pytest.raises(TypeError):
+        remote.open_all([ticket])

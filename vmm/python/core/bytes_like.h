@@ -11,15 +11,19 @@
 namespace vmm::python {
 
 // `given` as bytes, a copy unless it is that. Null for what is not like bytes;
-// raises nothing.
-inline nanobind::object BytesOrNull(nanobind::handle given) noexcept {
+// raises only MemoryError.
+inline nanobind::object BytesOrNull(nanobind::handle given) {
   if (nanobind::isinstance<nanobind::bytes>(given)) {
     return nanobind::borrow(given);
   }
   nanobind::object bytes;
   const auto view = nanobind::steal(PyMemoryView_FromObject(given.ptr()));
   if (view.is_valid()) bytes = nanobind::steal(PyBytes_FromObject(view.ptr()));
-  if (!bytes.is_valid()) PyErr_Clear();
+  if (bytes.is_valid()) return bytes;
+  if (PyErr_ExceptionMatches(PyExc_MemoryError) != 0) {
+    throw nanobind::python_error();
+  }
+  PyErr_Clear();
   return bytes;
 }
 
@@ -49,12 +53,21 @@ struct type_caster<vmm::python::BytesLike> {
   }
 
   bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
-    value.bytes = vmm::python::BytesOrNull(source);
-    return value.bytes.is_valid();
+    try {
+      value.bytes = vmm::python::BytesOrNull(source);
+    } catch (const python_error&) {
+      no_memory = true;
+    }
+    return no_memory || value.bytes.is_valid();
   }
-  explicit operator Value() const { return value; }
+  explicit operator Value() const {
+    if (!no_memory) return value;
+    PyErr_NoMemory();
+    throw python_error();
+  }
 
   Value value;
+  bool no_memory = false;  // Raised where something may be.
 };
 
 }  // namespace nanobind::detail

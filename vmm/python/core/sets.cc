@@ -35,6 +35,9 @@ nb::object NameOf(const SetEntry& entry) {
   PyObject* const name = PyUnicode_DecodeUTF8(
       entry.name.data(), static_cast<Py_ssize_t>(entry.name.size()), nullptr);
   if (name == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) == 0) {
+      throw nb::python_error();  // MemoryError.
+    }
     PyErr_Clear();
     RefuseTicket(Malformed("a name is no UTF-8"));
   }

@@ -48,6 +48,9 @@ inline std::string_view Utf8View(nanobind::handle text) {
   Py_ssize_t size = 0;
   const char* const begin = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (begin == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) {
+      throw nanobind::python_error();  // MemoryError.
+    }
     PyErr_Clear();
     Raise(VMMSHARE_INVALID_ARGUMENT,
           ("\"" + Utf8(text) + "\" is no Unicode text: it has a surrogate")
