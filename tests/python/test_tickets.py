@@ -3,6 +3,7 @@
 import gc
 import random
 import struct
+import types
 
 import numpy as np
 import pytest
@@ -161,6 +162,9 @@ def test_many_at_once(pool, remote):
     with pytest.raises(vs.errors.InvalidArgument, match="follow"):
         remote.open_all(data + b"x")
     assert remote.open_all(vs.share_all({})) == []
+    assert len(vs.share_all(types.MappingProxyType(arrays))) == len(data)
+    with pytest.raises(TypeError, match="the arrays: expected a dict, or another mapping, .* list"):
+        vs.share_all([*arrays.items()])
     del opened, array
     for array in arrays.values():
         array.close()

@@ -79,11 +79,17 @@ nb::bytes Ticket(nb::handle object) {
 }
 
 // What is asked of the arrays, or another thread, may change the program's own.
-nb::dict CopyOf(const nb::dict& arrays) {
-  return Steal<nb::dict>(PyDict_Copy(arrays.ptr()));
+nb::dict CopyOf(const nb::mapping& arrays) {
+  // A list says that it is a mapping, too.
+  if (!nb::hasattr(arrays, "keys")) {
+    RefuseType("the arrays", arrays, "a dict, or another mapping, by name");
+  }
+  nb::dict copy;
+  if (PyDict_Update(copy.ptr(), arrays.ptr()) != 0) throw nb::python_error();
+  return copy;
 }
 
-nb::bytes PackArrays(const nb::dict& given) {
+nb::bytes PackArrays(const nb::mapping& given) {
   const nb::dict arrays = CopyOf(given);
   SetWriter set;
   Layout layout;
@@ -105,7 +111,7 @@ nb::bytes PackArrays(const nb::dict& given) {
   return BytesOf(set);
 }
 
-nb::bytes PackTensors(const nb::dict& given, nb::handle type) {
+nb::bytes PackTensors(const nb::mapping& given, nb::handle type) {
   const nb::dict tensors = CopyOf(given);
   TensorClass read(type);
   SetWriter set;
