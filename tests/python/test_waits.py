@@ -17,6 +17,7 @@ import pytest
 
 import vmmshare as vs
 import vmmshare.testing
+import vmmshare.weights
 from conftest import Interface
 
 
@@ -663,6 +664,22 @@ def test_weights_are_put_after_the_default_stream_of_a_context_of_ones_own(own_c
         with vs.weights.open("set", address=keeper.address) as weights:
             assert bytes_of(own_context, weights["a"]) == bytes([5] * 16)
         later.join()
+
+
+@pytest.mark.parametrize("make", [vs.weights.draft, vs.weights.publisher])
+def test_ctrl_c_ends_making_a_set_behind_the_default_stream(cuda, make):
+    like = {"a": (16, "uint8")}
+    expect_deaf_to_nothing(cuda, lambda: make(like))
+    make(like).close()
+
+
+def test_ctrl_c_ends_making_a_publishers_sets_readable_behind_the_default_stream(cuda, monkeypatch):
+    """They were begun before it stood still."""
+    drafts = [vs.weights.draft({"a": (16, "uint8")}) for _ in range(2)]
+    made = iter(drafts)
+    monkeypatch.setattr(vs._publisher, "draft", lambda *like, **how: next(made))
+    expect_deaf_to_nothing(cuda, lambda: vs.weights.publisher({"a": (16, "uint8")}))
+    assert all(one.closed for one in drafts)
 
 
 class SlowlyMade:

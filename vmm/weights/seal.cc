@@ -98,7 +98,6 @@ absl::Status TensorSetWriter::TakeChecksums() {
 
 void TensorSetWriter::Reopen() {
   is_sealed_ = false;
-  copies_after_seal_ = false;
   for (Progress& progress : progress_) {
     if (progress.was_taken) progress.in_order = false;
     progress.was_taken = false;
@@ -122,6 +121,7 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   manifest_.generation = options.generation;
   const std::vector<std::uint8_t> bytes = EncodeManifest(manifest_);
   const std::uint64_t offset = weights::AlignUp(manifest_.data_bytes);
+  may_be_copying_ = true;
   RETURN_IF_ERROR(memory_->Write(offset, bytes));
   // All else is there before the bytes that say so.
   RETURN_IF_ERROR(memory_->Finish());
@@ -130,6 +130,7 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
                      weights::EncodeTrailer({.manifest_offset = offset,
                                              .manifest_bytes = bytes.size()})));
   RETURN_IF_ERROR(memory_->Finish());
+  may_be_copying_ = false;
   is_sealed_ = true;
   return absl::OkStatus();
 }

@@ -229,7 +229,7 @@ class TensorSetWriter {
   std::unique_ptr<weights::MemoryCopy> memory_;
   std::vector<Progress> progress_;
   bool is_sealed_ = false;
-  bool copies_after_seal_ = false;  // On the default stream; maybe under way.
+  bool may_be_copying_ = false;  // On the default stream.
 };
 
 // A sealed set in memory that is mapped here. Move-only; const calls are

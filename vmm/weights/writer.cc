@@ -87,7 +87,7 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
     memory_ = std::move(other.memory_);
     progress_ = std::move(other.progress_);
     is_sealed_ = other.is_sealed_;
-    copies_after_seal_ = other.copies_after_seal_;
+    may_be_copying_ = other.may_be_copying_;
   }
   return *this;
 }
@@ -95,7 +95,7 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
 void TensorSetWriter::FinishCopies() {
   // Whoever gives up frees the memory next: a copy that is still under way there
   // would end the context.
-  if (memory_ == nullptr || (is_sealed_ && !copies_after_seal_)) return;
+  if (memory_ == nullptr || !may_be_copying_) return;
   memory_->Finish().IgnoreError();
 }
 
@@ -159,6 +159,7 @@ absl::Status TensorSetWriter::Write(std::size_t tensor, std::uint64_t offset,
                                     absl::Span<const std::uint8_t> bytes) {
   RETURN_IF_ERROR(CheckMayWrite(tensor, offset, bytes.size()));
   const std::uint64_t begin = manifest_.tensors[tensor].offset + offset;
+  may_be_copying_ = true;
   // By pieces, so that each is in a cache while its checksum is taken.
   for (std::uint64_t done = 0; done < bytes.size(); done += kPiece) {
     const absl::Span<const std::uint8_t> piece =
@@ -173,6 +174,7 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
   RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
   const TensorInfo& info = manifest_.tensors[tensor];
   progress_[tensor].in_order = false;
+  may_be_copying_ = true;
   return memory_->WriteFrom(info.offset, from, info.extent());
 }
 
@@ -190,7 +192,7 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
     progress_[source.tensor].in_order = false;
   }
   // Also where it fails: some may be under way.
-  copies_after_seal_ |= is_sealed_ && stream == nullptr && !copies.empty();
+  may_be_copying_ |= !copies.empty() && (!is_sealed_ || stream == nullptr);
   return memory_->WriteAllFrom(copies, stream, from == From::kDevice);
 }
 

@@ -13,6 +13,7 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/safetensors.h"
 #include "vmm/python/core/shape.h"
+#include "vmm/python/core/wait.h"
 #include "vmm/python/core/weights_layout.h"
 #include "vmm/python/core/weights_writer.h"
 
@@ -62,15 +63,19 @@ void Begin(WeightsWriter* self, const Allocation& memory,
   const auto kept = memory.handle.shared();
   const auto driver = DefaultDriver();
   const auto lay = layout.handle.shared();
-  auto begun =
-      Make(&vmmshare_weights_writer_close,
-           [&](vmmshare_weights_writer** made, vmmshare_error** error) {
-             return vmmshare_weights_begin(driver.get(), kept.get(), lay.get(),
-                                           made, error);
-           });
-  new (self) WeightsWriter{
-      Holder<vmmshare_weights_writer>(Keeping(kept, std::move(begun))), kept,
-      lay, layout.count, StorageOf(driver, kept, false)};
+  // On a thread, for it waits for the device's default stream.
+  auto begun = MakeClosedByOnAThread<vmmshare_weights_writer>(
+      [kept](vmmshare_weights_writer* writer) {
+        vmmshare_weights_writer_close(writer);
+      },
+      [driver, kept, lay](vmmshare_weights_writer** made,
+                          vmmshare_error** error) {
+        return vmmshare_weights_begin(driver.get(), kept.get(), lay.get(), made,
+                                      error);
+      });
+  new (self)
+      WeightsWriter{Holder<vmmshare_weights_writer>(std::move(begun)), kept,
+                    lay, layout.count, StorageOf(driver, kept, false)};
 }
 
 void Open(Weights* self, const Allocation& memory) {

@@ -108,10 +108,11 @@ std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
 }
 
 void Seal(WeightsWriter& self, std::uint64_t generation) {
-  const auto writer = self.handle.shared();
-  MustWithoutGil([&](vmmshare_error** error) {
-    return vmmshare_weights_seal(writer.get(), generation, 0, error);
-  });
+  // As it begins.
+  MustOnAThread(
+      [writer = self.handle.shared(), generation](vmmshare_error** error) {
+        return vmmshare_weights_seal(writer.get(), generation, 0, error);
+      });
 }
 
 }  // namespace vmm::python
