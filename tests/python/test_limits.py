@@ -36,7 +36,7 @@ def test_more_than_by_default(driver, limit, make, connect):
 def test_who_waits_for_ever_has_the_next_place(driver, limit, make, connect):
     with vs.Server(**{limit: 4}) as server, make() as own, server.share(own) as share:
         with connect(str(share)), connect(str(share)) as second:
-            leaves = threading.Timer(0.5, second.close)
+            leaves = threading.Timer(1.5, second.close)  # Longer than one round of asking.
             leaves.start()
             connect(str(share), timeout=None).close()
             leaves.join()

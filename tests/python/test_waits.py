@@ -4,6 +4,7 @@ import base64
 import contextlib
 import ctypes
 import os
+import pathlib
 import queue
 import signal
 import socket
@@ -88,6 +89,24 @@ def test_ctrl_c_ends_a_wait_for_a_fence(fence, timeout):
 
 def test_ctrl_c_ends_connecting(silent_text):
     interrupted(lambda: vs.connect(silent_text, timeout=30))
+
+
+def waiting_threads():
+    """Those of ours that a call waits on."""
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            names.append((task / "comm").read_text().strip())
+    return names.count("vmmshare-wait")
+
+
+def test_after_ctrl_c_nobody_goes_on_connecting_for_ever(silent_text):
+    before = waiting_threads()
+    interrupted(lambda: vs.connect(silent_text, timeout=None))
+    end = time.monotonic() + 20
+    while waiting_threads() > before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert waiting_threads() == before
 
 
 def test_connecting_ends_by_its_timeout(silent_text):

@@ -36,13 +36,14 @@ Object<FencePool> OpenPool(const std::string& text, nb::handle device,
                            nb::handle timeout) {
   WithoutNul(text);
   const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
-  auto pool =
-      MakeOnAThread(&vmmshare_fence_pool_close,
-                    [on = DeviceOf(device), text, timeout_ns](
-                        vmmshare_fence_pool** made, vmmshare_error** error) {
-                      return vmmshare_fence_pool_open(on.get(), text.c_str(),
-                                                      timeout_ns, made, error);
-                    });
+  auto pool = ConnectOnAThread<vmmshare_fence_pool>(
+      &vmmshare_fence_pool_close, timeout_ns,
+      [on = DeviceOf(device), text](std::int64_t round_ns,
+                                    vmmshare_fence_pool** made,
+                                    vmmshare_error** error) {
+        return vmmshare_fence_pool_open(on.get(), text.c_str(), round_ns, made,
+                                        error);
+      });
   return Give(new FencePool{Holder<vmmshare_fence_pool>(std::move(pool))});
 }
 

@@ -20,13 +20,15 @@ struct Fetched {
 void Fetch(Fetched* self, const std::string& text, nb::handle timeout) {
   WithoutNul(text);
   const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
-  new (self) Fetched{Holder<vmmshare_fetched>(
-      MakeOnAThread(&vmmshare_fetched_close,
-                    [driver = DefaultDriver(), text, timeout_ns](
-                        vmmshare_fetched** made, vmmshare_error** error) {
-                      return vmmshare_fetch(driver.get(), text.c_str(),
-                                            timeout_ns, made, error);
-                    }))};
+  new (self)
+      Fetched{Holder<vmmshare_fetched>(ConnectOnAThread<vmmshare_fetched>(
+          &vmmshare_fetched_close, timeout_ns,
+          [driver = DefaultDriver(), text](std::int64_t round_ns,
+                                           vmmshare_fetched** made,
+                                           vmmshare_error** error) {
+            return vmmshare_fetch(driver.get(), text.c_str(), round_ns, made,
+                                  error);
+          }))};
 }
 
 // (descriptor, bytes); of a fabric handle, which is bytes, (bytes, bytes).

@@ -68,12 +68,12 @@ void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
 void Connect(Keeper* self, const PathLike& path, nb::handle timeout) {
   const std::string address = PathOf(path, "address");
   const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
-  new (self) Keeper{Holder<vmmshare_keeper>(MakeOnAThread(
-      &vmmshare_keeper_close,
-      [address, timeout_ns](vmmshare_keeper** made, vmmshare_error** error) {
+  new (self) Keeper{Holder<vmmshare_keeper>(ConnectOnAThread<vmmshare_keeper>(
+      &vmmshare_keeper_close, timeout_ns,
+      [address](std::int64_t round_ns, vmmshare_keeper** made,
+                vmmshare_error** error) {
         return vmmshare_keeper_connect(
-            address.empty() ? nullptr : address.c_str(), timeout_ns, made,
-            error);
+            address.empty() ? nullptr : address.c_str(), round_ns, made, error);
       }))};
 }
 

@@ -24,11 +24,12 @@ std::shared_ptr<T> OpenByText(const std::shared_ptr<vmmshare_driver>& driver,
                               nanobind::handle timeout) {
   WithoutNul(text);
   const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
-  return MakeClosedByOnAThread<T>(
-      std::move(close), [driver, open, text, choice, timeout_ns](
-                            T** made, vmmshare_error** error) {
+  return ConnectOnAThread<T>(
+      std::move(close), timeout_ns,
+      [driver, open, text, choice](std::int64_t round_ns, T** made,
+                                   vmmshare_error** error) {
         const vmmshare_import_options options = choice.options();
-        return open(driver.get(), text.c_str(), &options, timeout_ns, made,
+        return open(driver.get(), text.c_str(), &options, round_ns, made,
                     error);
       });
 }

@@ -36,6 +36,11 @@ class Shared final : public Errands {
     return asked_ == nullptr;
   }
 
+  bool IsAwaited() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !has_left_;
+  }
+
   // By the thread, at its end.
   void Finish(Outcome outcome) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -146,6 +151,29 @@ void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error) {
         had_a_turn ? vmmshare_error_remedy(error)
                    : "It is for one thread at a time: let that call end, or "
                      "wait for longer.");
+}
+
+vmmshare_status AskInRounds(
+    Errands& errands, std::int64_t timeout_ns, vmmshare_error** error,
+    const std::function<vmmshare_status(std::int64_t, vmmshare_error**)>&
+        call) {
+  if (timeout_ns < VMMSHARE_FOREVER - 1) return call(timeout_ns, error);
+  constexpr std::int64_t kLongestNs = 60'000'000'000;
+  // What a try takes at least, for which a call does not wait at its end.
+  constexpr std::int64_t kTryNs = 50'000'000;
+  // Longer each time: whom it asks finds all that it gave up.
+  for (std::int64_t round_ns = 1'000'000'000;;
+       round_ns = std::min(2 * round_ns, kLongestNs)) {
+    const auto begin = std::chrono::steady_clock::now();
+    const vmmshare_status status = call(round_ns, error);
+    const std::int64_t taken_ns = (std::chrono::steady_clock::now() - begin) /
+                                  std::chrono::nanoseconds(1);
+    const bool is_over = status == VMMSHARE_DEADLINE_EXCEEDED ||
+                         (status == VMMSHARE_RESOURCE_EXHAUSTED &&
+                          taken_ns >= round_ns - kTryNs);
+    if (!is_over || !errands.IsAwaited()) return status;
+    vmmshare_error_free(std::exchange(*error, nullptr));
+  }
 }
 
 std::shared_ptr<void> WaitOnAThread(

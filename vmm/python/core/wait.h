@@ -84,12 +84,14 @@ class Errands {
   // run. What it throws ends the wait. False when nobody waits, or then: it has
   // not run, or not to its end.
   virtual bool Run(const std::function<void()>& errand) = 0;
+  // Whether somebody waits.
+  virtual bool IsAwaited() = 0;
 };
 
 // For a call that cannot be repeated: runs it on a thread of its own, and
-// returns what it made. After Ctrl-C the call goes on up to its own timeout;
-// what it makes then is closed. So it may refer only to what it owns, but for
-// its errands.
+// returns what it made. After Ctrl-C the call goes on up to its own timeout, unless
+// it asks who waits; what it makes then is closed. So it may refer only to what it
+// owns, but for its errands.
 std::shared_ptr<void> WaitOnAThread(
     std::function<void(Outcome&, Errands&)> call);
 inline std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
@@ -118,6 +120,31 @@ std::shared_ptr<T> MakeClosedByOnAThread(Close close, Call call) {
 template <typename T, typename Call>
 std::shared_ptr<T> MakeOnAThread(void (*close)(T*), Call call) {
   return MakeClosedByOnAThread<T>(close, std::move(call));
+}
+
+// A `call(timeout_ns, error)` of NanosecondsToAsk(), on the thread of `errands`, that
+// may be repeated when it is over its time. Without an end it is made in rounds, so
+// that it does not go on asking for who waits no more.
+vmmshare_status AskInRounds(
+    Errands& errands, std::int64_t timeout_ns, vmmshare_error** error,
+    const std::function<vmmshare_status(std::int64_t, vmmshare_error**)>& call);
+
+// The same for a `call(timeout_ns, made, error)` that connects to somebody anew each
+// time.
+template <typename T, typename Close, typename Call>
+std::shared_ptr<T> ConnectOnAThread(Close close, std::int64_t timeout_ns,
+                                    Call call) {
+  return std::static_pointer_cast<T>(
+      WaitOnAThread([close, timeout_ns, call = std::move(call)](
+                        Outcome& outcome, Errands& errands) {
+        T* made = nullptr;
+        outcome.status =
+            AskInRounds(errands, timeout_ns, &outcome.error,
+                        [&](std::int64_t round_ns, vmmshare_error** error) {
+                          return call(round_ns, &made, error);
+                        });
+        if (made != nullptr) outcome.made = std::shared_ptr<T>(made, close);
+      }));
 }
 
 }  // namespace vmm::python
