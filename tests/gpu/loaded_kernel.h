@@ -29,7 +29,7 @@ class LoadedKernel {
         Must(PrimaryContext::Retain(device)));
     const CurrentContext current = Must(context->MakeCurrent());
     const auto pinned = Must(Pin(TestDriver(), context, 4096));
-    const weights::DeviceBytes range = {memory.address(), 1024};
+    const AddressSpan range = {memory.address(), 1024};
     Must(Must(kernel).Take(
         {&range, 1}, {static_cast<std::uint32_t*>(pinned.get().at), 1024}));
   }

@@ -26,7 +26,6 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using weights::ChecksumKernel;
-using weights::DeviceBytes;
 
 constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
 
@@ -45,8 +44,8 @@ class WeightsChecksumTest : LoadedKernel, public DriverTest {
   }
 
   // Lengths around each that the kernel knows, at places of any alignment.
-  std::vector<DeviceBytes> Ranges() const {
-    std::vector<DeviceBytes> ranges;
+  std::vector<AddressSpan> Ranges() const {
+    std::vector<AddressSpan> ranges;
     for (const std::uint64_t edge :
          {0, 16, 512, 1024, 16384, 32768, 100'000, 3'000'000}) {
       for (const std::uint64_t more : {0, 1, 3, 15}) {
@@ -67,12 +66,12 @@ class WeightsChecksumTest : LoadedKernel, public DriverTest {
     return ranges;
   }
   std::vector<std::uint32_t> Expected(
-      const std::vector<DeviceBytes>& ranges) const {
+      const std::vector<AddressSpan>& ranges) const {
     std::vector<std::uint32_t> checksums;
-    for (const DeviceBytes& range : ranges) {
+    for (const AddressSpan& range : ranges) {
       checksums.push_back(
-          Crc32c({bytes_.data() + (range.at - memory_->address()),
-                  static_cast<std::size_t>(range.bytes)}));
+          Crc32c({bytes_.data() + (range.base - memory_->address()),
+                  static_cast<std::size_t>(range.size)}));
     }
     return checksums;
   }
@@ -83,7 +82,7 @@ class WeightsChecksumTest : LoadedKernel, public DriverTest {
 
 TEST_F(WeightsChecksumTest, AreThoseThatTheCpuTakes) {
   const ChecksumKernel kernel = Must(ChecksumKernel::Load(device));
-  const std::vector<DeviceBytes> ranges = Ranges();
+  const std::vector<AddressSpan> ranges = Ranges();
   const std::vector<std::uint32_t> expected = Expected(ranges);
   const auto context = std::make_shared<const PrimaryContext>(
       Must(PrimaryContext::Retain(device)));
@@ -95,7 +94,7 @@ TEST_F(WeightsChecksumTest, AreThoseThatTheCpuTakes) {
   // However often it takes: ranges are cut where the room ends.
   for (const std::size_t room : {std::size_t{1}, std::size_t{7}, kWords - 1}) {
     std::fill(words, words + kWords, kUntouched);
-    const std::vector<DeviceBytes> some(
+    const std::vector<AddressSpan> some(
         ranges.begin(), room < 10 ? ranges.begin() + 130 : ranges.end());
     const std::vector<std::uint32_t> theirs(expected.begin(),
                                             expected.begin() + some.size());
@@ -118,7 +117,7 @@ TEST_F(WeightsChecksumTest, EveryFlippedBitOfARowIsSeen) {
     bytes_[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     ASSERT_EQ(driver()->cuMemcpyHtoD(memory_->address(), bytes_.data(), 1024),
               CUDA_SUCCESS);
-    const std::vector<DeviceBytes> range = {{memory_->address(), 1000}};
+    const std::vector<AddressSpan> range = {{memory_->address(), 1000}};
     ASSERT_THAT(Must(kernel.Take(range, words)),
                 ElementsAreArray(Expected(range)))
         << bit;

@@ -15,12 +15,7 @@ namespace {
 
 using platform::Driver;
 
-struct Extent {
-  CUdeviceptr base = 0;
-  std::uint64_t size = 0;
-};
-
-absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
+absl::StatusOr<AddressSpan> ExtentAt(const Driver& driver, CUdeviceptr at) {
   CUdeviceptr base = 0;
   std::size_t size = 0;
   CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
@@ -38,7 +33,7 @@ absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
     return driver.Error(
         r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"));
   }
-  return Extent{base, size};
+  return AddressSpan{base, size};
 }
 
 absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
@@ -67,14 +62,14 @@ absl::StatusOr<ContextHeld> ContextFor(const Driver& driver,
 // The chunk that holds `pointer`. Of host memory the driver tells the size and
 // not the base (580 answers 0, measured), so chunks are walked from the
 // beginning of the reserved range.
-absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
-                               CUdeviceptr range_base) {
-  absl::StatusOr<Extent> chunk = ExtentAt(driver, pointer);
+absl::StatusOr<AddressSpan> ChunkAt(const Driver& driver, CUdeviceptr pointer,
+                                    CUdeviceptr range_base) {
+  absl::StatusOr<AddressSpan> chunk = ExtentAt(driver, pointer);
   if (!chunk.ok() || pointer - chunk->base < chunk->size) return chunk;
   for (CUdeviceptr at = range_base; at <= pointer;) {
-    ASSIGN_OR_RETURN(const Extent here, ExtentAt(driver, at));
+    ASSIGN_OR_RETURN(const AddressSpan here, ExtentAt(driver, at));
     if (here.size == 0) break;
-    if (pointer - at < here.size) return Extent{at, here.size};
+    if (pointer - at < here.size) return AddressSpan{at, here.size};
     at += here.size;
   }
   return absl::FailedPreconditionError(
@@ -124,7 +119,7 @@ absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
           "no VMM memory is mapped at 0x", absl::Hex(at), ", ", at - pointer,
           " bytes into the ", size, " bytes to be adopted"));
     }
-    ASSIGN_OR_RETURN(const Extent chunk, ChunkAt(driver, at, range_base));
+    ASSIGN_OR_RETURN(const AddressSpan chunk, ChunkAt(driver, at, range_base));
     if (chunks.handles.empty()) {
       chunks.base = chunk.base;
       chunks.layout.chunk_size = chunk.size;

@@ -67,7 +67,7 @@ absl::StatusOr<ChecksumKernel> ChecksumKernel::Load(const Device& device) {
 }
 
 absl::StatusOr<std::vector<std::uint32_t>> ChecksumKernel::Take(
-    absl::Span<const DeviceBytes> ranges,
+    absl::Span<const AddressSpan> ranges,
     absl::Span<std::uint32_t> pinned) const {
   std::vector<Sum> sums(ranges.size());
   // What is under way, and of which range each register is.
@@ -92,13 +92,13 @@ absl::StatusOr<std::vector<std::uint32_t>> ChecksumKernel::Take(
     return absl::OkStatus();
   };
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    for (std::uint64_t done = 0; done < ranges[i].bytes;) {
+    for (std::uint64_t done = 0; done < ranges[i].size;) {
       if (used == pinned.size()) RETURN_IF_ERROR(take());
       const std::uint64_t bytes =
-          std::min(ranges[i].bytes - done, (pinned.size() - used) * kTile);
+          std::min(ranges[i].size - done, (pinned.size() - used) * kTile);
       // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's own type.
       const auto to = reinterpret_cast<CUdeviceptr>(pinned.data() + used);
-      pieces.push_back({to, ranges[i].at + done, bytes});
+      pieces.push_back({to, ranges[i].base + done, bytes});
       owners.push_back(i);
       used += static_cast<std::size_t>(Tiles(bytes));
       done += bytes;
@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<std::uint32_t>> ChecksumKernel::Take(
   std::vector<std::uint32_t> checksums;
   checksums.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    checksums.push_back(sums[i].Of(ranges[i].bytes));
+    checksums.push_back(sums[i].Of(ranges[i].size));
   }
   return checksums;
 }

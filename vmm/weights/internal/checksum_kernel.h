@@ -5,22 +5,16 @@
 #ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_CHECKSUM_KERNEL_H_
 #define VMMSHARE_VMM_WEIGHTS_INTERNAL_CHECKSUM_KERNEL_H_
 
-#include <cuda.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/weights/internal/piece_kernel.h"
 
 namespace vmm::weights {
-
-struct DeviceBytes {
-  CUdeviceptr at = 0;
-  std::uint64_t bytes = 0;
-};
 
 // Thread-safe.
 class ChecksumKernel {
@@ -38,7 +32,7 @@ class ChecksumKernel {
   // 16 KiB: the more there is, the fewer times it is waited for.
   // REQUIRES: the device may read the ranges; `pinned` is not empty.
   absl::StatusOr<std::vector<std::uint32_t>> Take(
-      absl::Span<const DeviceBytes> ranges,
+      absl::Span<const AddressSpan> ranges,
       absl::Span<std::uint32_t> pinned) const;
 
  private:

@@ -214,7 +214,7 @@ absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::ChecksumsByDevice(
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
   ASSIGN_OR_RETURN(const ChecksumKernel kernel, ChecksumKernel::Load(*device_));
   ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());
-  std::vector<DeviceBytes> ranges;
+  std::vector<AddressSpan> ranges;
   ranges.reserve(parts.size());
   for (const Part& part : parts) {
     ranges.push_back({address_ + part.offset, part.size});
