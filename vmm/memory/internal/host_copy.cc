@@ -20,11 +20,6 @@ using platform::Driver;
 
 constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
 
-std::string Call(absl::string_view name, CUdeviceptr address,
-                 std::uint64_t size) {
-  return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
-}
-
 // What was put on `stream` has ended when it returns, whatever came of
 // putting it there, `started`: whoever gets an error frees the memory next, and
 // a copy that is still under way there would end the context.
@@ -37,11 +32,10 @@ absl::Status Finish(const Driver& driver, CUstream stream,
 
 absl::Status ToDevice(const Driver& driver, CUstream stream, CUdeviceptr to,
                       const void* from, std::uint64_t size) {
-  const CUresult r = driver->cuMemcpyHtoDAsync(to, from, size, stream);
-  return Finish(driver, stream,
-                r == CUDA_SUCCESS
-                    ? absl::OkStatus()
-                    : driver.Error(r, Call("cuMemcpyHtoDAsync", to, size)));
+  return Finish(
+      driver, stream,
+      Copied(driver, driver->cuMemcpyHtoDAsync(to, from, size, stream),
+             "cuMemcpyHtoDAsync", to, size));
 }
 
 // Copies `size` bytes of `file`, which is at `path`, from `offset` on.
@@ -97,6 +91,14 @@ absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
   return platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
 }
 
+absl::Status Copied(const Driver& driver, CUresult result,
+                    absl::string_view name, CUdeviceptr address,
+                    std::uint64_t size) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return driver.Error(result, absl::StrCat(name, "(0x", absl::Hex(address),
+                                           ", ", size, " bytes)"));
+}
+
 absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
                                       std::uint64_t size) {
   const Driver& driver = device.driver();
@@ -109,13 +111,11 @@ absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
           size));
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
-  const CUresult r =
-      driver->cuMemcpyDtoHAsync(pinned.get().at, from, size, stream);
-  RETURN_IF_ERROR(
-      Finish(driver, stream,
-             r == CUDA_SUCCESS
-                 ? absl::OkStatus()
-                 : driver.Error(r, Call("cuMemcpyDtoHAsync", from, size))));
+  RETURN_IF_ERROR(Finish(
+      driver, stream,
+      Copied(driver,
+             driver->cuMemcpyDtoHAsync(pinned.get().at, from, size, stream),
+             "cuMemcpyDtoHAsync", from, size)));
   return HostCopy(device, std::move(pinned));
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
@@ -39,6 +40,11 @@ struct PinnedBytesTraits {
 absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
     const platform::Driver& driver,
     std::shared_ptr<const PrimaryContext> context, std::uint64_t size);
+
+// OK, or the error `result` of the copy `name` of `size` bytes at `address`.
+absl::Status Copied(const platform::Driver& driver, CUresult result,
+                    absl::string_view name, CUdeviceptr address,
+                    std::uint64_t size);
 
 // Move-only, thread-compatible. All copies are made in the device's primary
 // context, which is made if nobody has, on a stream of their own, which waits

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/adopted_memory.h"
+#include "vmm/memory/internal/host_copy.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/checksum_kernel.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/host_copy.h"
 #include "vmm/weights/internal/copy_kernel.h"
 #include "vmm/weights/internal/memory_copy.h"
 

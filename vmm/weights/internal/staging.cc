@@ -1,18 +1,9 @@
 #include "vmm/weights/internal/staging.h"
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "platform/base/status_macros.h"
 
 namespace vmm::weights {
-
-absl::Status Copied(const platform::Driver& driver, CUresult result,
-                    absl::string_view name, CUdeviceptr address,
-                    std::uint64_t size) {
-  if (result == CUDA_SUCCESS) return absl::OkStatus();
-  return driver.Error(result, absl::StrCat(name, "(0x", absl::Hex(address),
-                                           ", ", size, " bytes)"));
-}
 
 Staging::Piece::~Piece() {
   if (!pinned_.has_value()) return;  // Moved from.

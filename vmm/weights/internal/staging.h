@@ -14,7 +14,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
@@ -27,11 +26,6 @@ namespace vmm::weights {
 // Large enough for the bus, and small enough for a processor's cache, in which a
 // piece still is when its checksum is taken.
 inline constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
-
-// OK, or the error `result` of the copy `name` of `size` bytes at `address`.
-absl::Status Copied(const platform::Driver& driver, CUresult result,
-                    absl::string_view name, CUdeviceptr address,
-                    std::uint64_t size);
 
 // As many pieces as are in use at once, which is two a thread. Thread-safe.
 class Staging {
