@@ -1,11 +1,13 @@
 #include "vmm/memory/driver_block.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
+#include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -13,8 +15,6 @@ namespace {
 
 using platform::Driver;
 
-// Of cuMemAlloc(): measured.
-constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
 // Documented for cudaMalloc(): what an address is a multiple of.
 constexpr std::uint64_t kAlignment = 256;
 
@@ -71,6 +71,29 @@ absl::StatusOr<ExportedHandle> ExportPooled(const Driver& driver,
 }
 
 }  // namespace
+
+absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
+                                    HandleKind kind) {
+  DriverBlock block;
+  block.kind = kind;
+  unsigned long long number = 0;
+  std::size_t size = 0;
+  std::array<CUpointer_attribute, 5> names = {
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, 5> values = {&block.span.base, &size, &number,
+                                 &block.context, &block.pool};
+  if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
+                                                  values.data(), pointer);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuPointerGetAttributes(",
+                                        DescribePointer(pointer), ")"));
+  }
+  block.span.size = size;
+  block.number = number;
+  return block;
+}
 
 AddressSpan DriverBlock::Disclosed() const {
   if (kind != HandleKind::kLegacyIpc) return span;

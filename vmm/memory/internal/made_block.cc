@@ -1,6 +1,5 @@
 // Memory of cuMemAlloc() that vmmshare makes, where cuMemCreate()'s cannot be
 // shared.
-#include <array>
 #include <limits>
 #include <utility>
 
@@ -15,9 +14,6 @@ namespace vmm {
 namespace {
 
 using platform::Driver;
-
-// Of cuMemAlloc(): measured.
-constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
 
 // On a stream of its own: no other's work is waited for.
 absl::Status Zero(const Driver& driver, AddressSpan span) {
@@ -43,29 +39,6 @@ absl::Status FreeBlock(const MadeBlock& made) {
 }
 
 }  // namespace
-
-absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
-                                    HandleKind kind) {
-  DriverBlock block;
-  block.kind = kind;
-  unsigned long long number = 0;
-  std::size_t size = 0;
-  std::array<CUpointer_attribute, 5> names = {
-      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-      CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT,
-      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
-  std::array<void*, 5> values = {&block.span.base, &size, &number,
-                                 &block.context, &block.pool};
-  if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
-                                                  values.data(), pointer);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, absl::StrCat("cuPointerGetAttributes(",
-                                        DescribePointer(pointer), ")"));
-  }
-  block.span.size = size;
-  block.number = number;
-  return block;
-}
 
 void MadeBlockTraits::Close(const Value& value) {
   platform::ReportReleaseFailure(FreeBlock(value));

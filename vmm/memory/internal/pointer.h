@@ -1,15 +1,21 @@
-// What the driver says of an address and of a chunk; internal to vmm/memory.
+// What the driver says of an address and of a chunk, and how large the blocks of
+// cuMemAlloc() are; internal to vmm/memory.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_POINTER_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_POINTER_H_
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "platform/cuda/driver.h"
 
 namespace vmm {
+
+// cuMemAlloc() takes its memory in blocks of so many bytes, in which it puts small
+// allocations side by side (measured).
+inline constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
 
 // "pointer 0x7f0000000000".
 std::string DescribePointer(CUdeviceptr pointer);
