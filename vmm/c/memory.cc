@@ -12,7 +12,6 @@
 
 using vmm::c::Call;
 using vmm::c::Check;
-using vmm::c::CheckGiven;
 using vmm::c::Clear;
 using vmm::c::Make;
 using Adopted = vmmshare_memory::Adopted;
@@ -118,13 +117,12 @@ vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
                                   vmmshare_pointer_info* info,
                                   vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(info, "info"));
-    ASSIGN_OR_RETURN(vmmshare_pointer_info out,
-                     vmm::c::ReadOptions(info, 560, "vmmshare_pointer_info"));
+    RETURN_IF_ERROR(
+        vmm::c::CheckResult(info, 560, "vmmshare_pointer_info", "info"));
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::PointerInfo found,
                      vmm::Classify(driver->driver, address));
-    out.struct_size = info->struct_size;
+    vmmshare_pointer_info out{};
     out.kind = static_cast<std::int32_t>(found.kind);
     out.adoptable = found.adoptable ? 1 : 0;
     out.base = found.range_base;
@@ -132,12 +130,10 @@ vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
     out.kinds = found.kinds.bits();
     out.numa_node = found.host_numa_node.value_or(-1);
     out.device = found.device_ordinal.value_or(-1);
-    out.reserved = 0;
     const std::size_t length =
         std::min(found.advice.size(), sizeof(out.advice) - 1);
-    std::memset(out.advice, 0, sizeof(out.advice));
     std::memcpy(out.advice, found.advice.data(), length);
-    std::memcpy(info, &out, sizeof(out));
+    vmm::c::WriteResult(out, info);
     return absl::OkStatus();
   });
 }

@@ -116,13 +116,11 @@ vmmshare_status vmmshare_pool_get_statistics(
     const vmmshare_pool* pool, vmmshare_pool_statistics* statistics,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
-    ASSIGN_OR_RETURN(
-        vmmshare_pool_statistics out,
-        vmm::c::ReadOptions(statistics, 88, "vmmshare_pool_statistics"));
+    RETURN_IF_ERROR(vmm::c::CheckResult(
+        statistics, 88, "vmmshare_pool_statistics", "statistics"));
     RETURN_IF_ERROR(Check(pool));
     const vmm::PoolStatistics now = pool->pool->statistics();
-    out.struct_size = statistics->struct_size;
+    vmmshare_pool_statistics out{};
     out.reserved = now.reserved;
     out.live = now.live;
     out.requested = now.requested;
@@ -133,7 +131,7 @@ vmmshare_status vmmshare_pool_get_statistics(
     out.peers = now.peers;
     out.allocations = now.allocations;
     out.frees = now.frees;
-    std::memcpy(statistics, &out, sizeof(out));
+    vmm::c::WriteResult(out, statistics);
     return absl::OkStatus();
   });
 }

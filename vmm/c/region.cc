@@ -1,4 +1,3 @@
-#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,7 +22,6 @@
 using vmm::RestorableRegion;
 using vmm::c::Call;
 using vmm::c::Check;
-using vmm::c::CheckGiven;
 using vmm::c::Clear;
 
 struct vmmshare_region : vmm::c::Handle<vmm::c::HandleType::kRegion> {
@@ -194,18 +192,16 @@ vmmshare_status vmmshare_region_get_statistics(
     const vmmshare_region* region, vmmshare_region_statistics* statistics,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
-    ASSIGN_OR_RETURN(
-        vmmshare_region_statistics out,
-        vmm::c::ReadOptions(statistics, 40, "vmmshare_region_statistics"));
+    RETURN_IF_ERROR(vmm::c::CheckResult(
+        statistics, 40, "vmmshare_region_statistics", "statistics"));
     RETURN_IF_ERROR(Check(region));
     const vmm::RestorableRegionStatistics now = region->region->statistics();
-    out.struct_size = statistics->struct_size;
+    vmmshare_region_statistics out{};
     out.allocations = now.allocations;
     out.bytes = now.bytes;
     out.kept = now.kept;
     out.is_released = now.is_released ? 1 : 0;
-    std::memcpy(statistics, &out, sizeof(out));
+    vmm::c::WriteResult(out, statistics);
     return absl::OkStatus();
   });
 }

@@ -42,10 +42,14 @@ struct vmmshare_ring : vmm::c::Handle<vmm::c::HandleType::kRing> {
 
 namespace {
 
+// Of a vmmshare_ring_buffer in version 1.
+constexpr std::size_t kBufferBytes = 40;
+
 absl::StatusOr<vmm::RingBuffer> BufferOf(const vmmshare_ring_buffer* buffer) {
   RETURN_IF_ERROR(CheckGiven(buffer, "buffer"));
-  ASSIGN_OR_RETURN(const vmmshare_ring_buffer given,
-                   vmm::c::ReadOptions(buffer, 40, "vmmshare_ring_buffer"));
+  ASSIGN_OR_RETURN(
+      const vmmshare_ring_buffer given,
+      vmm::c::ReadOptions(buffer, kBufferBytes, "vmmshare_ring_buffer"));
   return vmm::RingBuffer{given.address, given.size, given.tag, given.number};
 }
 
@@ -118,15 +122,16 @@ vmmshare_status vmmshare_ring_acquire(vmmshare_ring* ring, void* stream,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(ring));
-    // What is known here of the caller's structure is checked, and written.
-    RETURN_IF_ERROR(BufferOf(buffer).status());
+    RETURN_IF_ERROR(vmm::c::CheckResult(buffer, kBufferBytes,
+                                        "vmmshare_ring_buffer", "buffer"));
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
     vmm::RingWriter* const writer = ring->writer();
     ASSIGN_OR_RETURN(const vmm::RingBuffer got,
                      writer != nullptr
                          ? writer->Acquire(StreamOf(stream), deadline)
                          : ring->reader().Acquire(StreamOf(stream), deadline));
-    *buffer = {buffer->struct_size, got.address, got.size, got.tag, got.number};
+    vmm::c::WriteResult({0, got.address, got.size, got.tag, got.number},
+                        buffer);
     return absl::OkStatus();
   });
 }

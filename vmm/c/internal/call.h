@@ -3,6 +3,7 @@
 #ifndef VMMSHARE_VMM_C_INTERNAL_CALL_H_
 #define VMMSHARE_VMM_C_INTERNAL_CALL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -106,6 +107,24 @@ absl::StatusOr<Options> ReadOptions(const Options* options, std::size_t first,
                                : sizeof(Options);
   std::memcpy(&read, options, size);
   return read;
+}
+
+// OK when `result`, the argument `name`, is a structure of the program's that
+// WriteResult() can fill: given, and of a size that is understood.
+template <typename Result>
+absl::Status CheckResult(const Result* result, std::size_t first,
+                         absl::string_view type, absl::string_view name) {
+  absl::Status given = CheckGiven(result, name);
+  if (!given.ok()) return given;
+  return CheckOptions(result, result->struct_size, sizeof(Result), first, type);
+}
+
+// `*result` is `now`, as much of it as the program knows; its size stays.
+template <typename Result>
+void WriteResult(Result now, Result* result) {
+  now.struct_size = result->struct_size;
+  std::memcpy(result, &now,
+              std::min<std::uint64_t>(sizeof(Result), now.struct_size));
 }
 
 }  // namespace vmm::c
