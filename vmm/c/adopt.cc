@@ -1,4 +1,5 @@
-// Memory of somebody else's allocators, and copies of it.
+// What memory has beyond an address: adopted from another allocator, what is weaker
+// about it, which kinds it was denied, and copies into it.
 #include <optional>
 #include <utility>
 

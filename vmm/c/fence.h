@@ -132,7 +132,7 @@ VMMSHARE_API vmmshare_status vmmshare_fence_meet(vmmshare_fence* const* signals,
                                                  uint64_t wait_count,
                                                  void* stream, uint64_t value,
                                                  vmmshare_error** error);
-// The same from the host, at once; of one thread at a time.
+// The value becomes `value` at once, from the host; of one thread at a time.
 VMMSHARE_API vmmshare_status vmmshare_fence_signal_host(vmmshare_fence* fence,
                                                         uint64_t value,
                                                         vmmshare_error** error);

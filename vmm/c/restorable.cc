@@ -38,18 +38,13 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
     }
   }
 
-  void NoteWhetherReleased() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    released =
-        std::visit([](const auto& it) { return it.is_released(); }, memory);
-  }
-
   // Of own memory; goes after that.
   const std::shared_ptr<vmm::Endpoint> endpoint;
   const std::uint64_t address;
   const std::uint64_t size;
   std::uint64_t requested_size;
   std::string text;
-  std::atomic<bool> released = false;
+  std::atomic<bool> released = false;  // As `memory` says, without its lock.
   // Whether a release or restore goes on, which may take all of its timeout: others
   // look here, and do not wait for `mutex`, which it holds.
   mutable vmm::platform::Mutex turn_mutex;
@@ -91,7 +86,8 @@ absl::Status InTurn(vmmshare_restorable& of, vmm::Deadline deadline,
   const vmm::platform::MutexLock lock(of.mutex);
   // Whatever is returned or thrown.
   const absl::Cleanup note = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(of.mutex) {
-    of.NoteWhetherReleased();
+    of.released =
+        std::visit([](const auto& it) { return it.is_released(); }, of.memory);
   };
   return body(of.memory);
 }
