@@ -24,8 +24,7 @@ absl::Status NoItem(const RingItem& item, absl::string_view why) {
 absl::Status RingReader::State::Judge(const absl::Status& status,
                                       Deadline deadline) {
   if (absl::IsUnavailable(status)) {
-    over_ = peer_.Gone(status, deadline);
-    lost_ = peer_.has_ended() ? absl::OkStatus() : status;
+    over_ = peer_.Gone(status, deadline, &lost_);
     if (lost_.ok()) LetGoOfWriter();
     return over_;
   }
@@ -88,11 +87,9 @@ absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,
     return &*buffer;
   }
   if (item.lap != 1 || item.block.size != bytes_) {
-    return NoItem(item,
-                  absl::StrCat("as the first in a buffer of ", item.block.size,
-                               " bytes; expected lap 1 "
-                               "and ",
-                               bytes_, " bytes"));
+    return NoItem(
+        item, absl::StrCat("as the first in a buffer of ", item.block.size,
+                           " bytes; expected lap 1 and ", bytes_, " bytes"));
   }
   ASSIGN_OR_RETURN(ImportedBlock block, pool_->Import(item.block, deadline));
   ASSIGN_OR_RETURN(Fence full, fences_->Import(item.full, deadline));

@@ -44,8 +44,7 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
   const absl::Status gone = absl::IsUnavailable(said)
                                 ? said
                                 : absl::UnavailableError(status.message());
-  over_ = peer_.Gone(gone, deadline);
-  lost_ = peer_.has_ended() ? absl::OkStatus() : gone;
+  over_ = peer_.Gone(gone, deadline, &lost_);
   if (lost_.ok()) LetGoOfReader();
   return over_;
 }

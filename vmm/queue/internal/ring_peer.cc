@@ -87,8 +87,8 @@ absl::Status RingPeer::Judge(const platform::Message& message) {
     return absl::AbortedError(absl::StrCat(
         peer_.who(),
         " called LetGo(), as abort() does in C and Python, and there close() "
-        "of "
-        "a reader that has a buffer, or an array of one. Open another ring"));
+        "of a reader that has a buffer, or an array of one. Open another "
+        "ring"));
   }
   return absl::DataLossError(
       absl::StrCat(peer_.who(), " sent a message of type 0x",
@@ -148,7 +148,8 @@ FenceWatch RingPeer::Watch(bool may_read) {
   return watch;
 }
 
-absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
+absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline,
+                            absl::Status* unproven) {
   if (!HasEnded()) {
     if (!ends_by_.has_value()) ends_by_ = Deadline::In(kEndAfterHangUp);
     peer_.HasEnded(std::min(deadline, *ends_by_));
@@ -157,11 +158,14 @@ absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
       peer_.HasEnded(std::min(deadline, *proven_by_));
     }
   }
-  ended_ = HasEnded();
-  return platform::Annotate(absl::UnavailableError(status.message()),
-                            absl::StrCat("the ring has lost its ", who_),
-                            ended_ ? "Streams that waited for it were let go"
-                                   : absl::StrCat("It ", peer_.Describe()));
+  const bool ended = HasEnded();
+  absl::Status gone =
+      platform::Annotate(absl::UnavailableError(status.message()),
+                         absl::StrCat("the ring has lost its ", who_),
+                         ended ? "Streams that waited for it were let go"
+                               : absl::StrCat("It ", peer_.Describe()));
+  *unproven = ended ? absl::OkStatus() : status;  // Last: they may be one.
+  return gone;
 }
 
 void RingPeer::SayLetGo() {

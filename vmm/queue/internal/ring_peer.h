@@ -104,10 +104,10 @@ class RingPeer {
   // The error for a peer that has hung up, with what `status` says. Waits for
   // HasEnded(), and not beyond `deadline`: a second after the first call, and
   // three after the one that finds that its process has ended. So a caller whose
-  // deadlines are short learns it too, by some calls.
-  absl::Status Gone(const absl::Status& status, Deadline deadline);
-  // HasEnded(), as the last Gone() said it.
-  bool has_ended() const { return ended_; }
+  // deadlines are short learns it too, by some calls. `*unproven` is OK once it
+  // HasEnded(), as the error says then; else `status`, to call this with again.
+  absl::Status Gone(const absl::Status& status, Deadline deadline,
+                    absl::Status* unproven);
 
   // Its end is proven, or it said that it has left: it uses no buffer any more.
   bool HasEnded() {
@@ -139,7 +139,6 @@ class RingPeer {
   // How long its end is waited for, and the proof of that; once it is lost.
   std::optional<Deadline> ends_by_;
   std::optional<Deadline> proven_by_;
-  bool ended_ = false;
   platform::Mutex hearing_;
   absl::Status heard_ ABSL_GUARDED_BY(hearing_);
 };
