@@ -1,12 +1,5 @@
 // DeviceMemory: fences in a device's memory, which no CPU reads; internal to
-// vmm/.
-//
-// What the host does there goes through the driver, on a stream that is used
-// for nothing else, so that it does not stand behind work that waits for a
-// fence (measured with 128 streams that waited: a look takes 14 us). The stream
-// is made with the object: making one while others wait can hang in the driver
-// (seen with 64 that waited). The default stream would not do: a copy on it
-// stood behind a stream that waited (seen on H200).
+// vmm/. fence_device_words.h has how the host gets there.
 //
 // There is no compare-and-swap from the host. So what CPUs do in host memory as
 // one step is two here, and what somebody else does in between is lost if it
@@ -19,16 +12,15 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/base/mutex.h"
-#include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/internal/own_stream.h"
+#include "vmm/sync/internal/fence_device_words.h"
 #include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_memory.h"
 
@@ -54,7 +46,6 @@ class DeviceMemory final : public Memory {
   // `count` fences from `first` on, to which `device` has access.
   static absl::StatusOr<std::unique_ptr<DeviceMemory>> Make(
       const Device& device, CUdeviceptr first, std::uint64_t count);
-  ~DeviceMemory() override;
 
   FencePlace place() const override { return FencePlace::kDeviceMemory; }
   Progress Glance(CUdeviceptr fence, std::uint64_t base) override;
@@ -77,13 +68,10 @@ class DeviceMemory final : public Memory {
     std::atomic<std::uint64_t> value{0};
     std::atomic<bool> abandoned{false};
   };
-  struct Found {
-    std::uint64_t value = 0;
-    std::uint64_t abandoned = 0;
-  };
 
-  DeviceMemory(const platform::Driver& driver, CUdeviceptr first,
-               std::uint64_t count, PrimaryContext context, Allocation landing);
+  DeviceMemory(CUdeviceptr first, std::uint64_t count,
+               std::unique_ptr<DeviceWords> words)
+      : first_(first), seen_(count), words_(std::move(words)) {}
 
   Seen& SeenOf(CUdeviceptr fence);
   void Note(CUdeviceptr fence, const Progress& progress);
@@ -92,25 +80,14 @@ class DeviceMemory final : public Memory {
   absl::StatusOr<Progress> Judge(CUdeviceptr fence, std::uint64_t base,
                                  Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
-  absl::StatusOr<Found> Read(CUdeviceptr fence, Deadline deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
-  absl::Status Write(CUdeviceptr word, std::uint64_t value)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
-  absl::Status Await(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   // Writes what an abandoned fence has: the end, and where it came.
   absl::Status End(CUdeviceptr fence, std::uint64_t reached, std::uint64_t end,
                    Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
 
-  const platform::Driver driver_;
   const CUdeviceptr first_;
   std::vector<Seen> seen_;
-  const PrimaryContext context_;
   Turn turn_;
-  // Where copies arrive.
-  std::unique_ptr<Allocation> landing_ ABSL_GUARDED_BY(turn_);
-  OwnedStream stream_;
-  // The stream's work may not be done.
-  bool busy_ ABSL_GUARDED_BY(turn_) = false;
+  const std::unique_ptr<DeviceWords> words_ ABSL_PT_GUARDED_BY(turn_);
 };
 
 }  // namespace vmm::fence

@@ -1,0 +1,172 @@
+#include "vmm/sync/internal/fence_device_words.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
+#include "vmm/memory/stream_capture.h"
+#include "vmm/sync/internal/fence_memory.h"
+#include "vmm/sync/internal/fence_source.h"
+#include "vmm/sync/internal/fence_words.h"
+
+namespace vmm::fence {
+namespace {
+
+// What the host reads of a fence, in one copy.
+constexpr std::size_t kRead =
+    offsetof(Words, abandoned) + sizeof(std::uint64_t);
+
+// A wait for the stream asks all the time for so long, which is twice what a
+// copy takes (measured). Then it sleeps, longer each time.
+constexpr absl::Duration kAskAllTheTime = absl::Microseconds(30);
+
+// For a copy that is on its way when the object goes.
+constexpr absl::Duration kLastPatience = absl::Seconds(1);
+
+// What is where a copy is to arrive until it has.
+constexpr std::uint64_t kNotThere = ~std::uint64_t{0};
+
+void Fill(Words& landing, std::uint64_t word) {
+  landing.value = word;
+  landing.abandoned = word;
+}
+
+bool HasArrived(const Words& landing) {
+  return landing.value != kNotThere && landing.abandoned != kNotThere;
+}
+
+void AwaitArrival(const Words& landing, Deadline deadline) {
+  platform::Pauses pauses;
+  while (!HasArrived(landing) && !deadline.Passed()) pauses.Take(deadline);
+}
+
+std::string Call(const char* entry, CUdeviceptr at) {
+  return absl::StrCat(entry, "(address=0x", absl::Hex(at), ") of a fence");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceWords>> DeviceWords::Make(
+    const Device& device, CUdeviceptr first) {
+  ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
+  ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
+  // Memory of cuMemHostAlloc() is not given back while streams wait.
+  ASSIGN_OR_RETURN(
+      Allocation landing,
+      Allocation::Create(
+          device, {.size = kRead,
+                   .sharing = SharePolicy::Private(),
+                   .host_numa_node = node,
+                   .also = {{Location::HostNuma(node), Access::kReadWrite}}}));
+  const platform::Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
+  ASSIGN_OR_RETURN(OwnedStream stream, MakeOwnStream(driver));
+  return std::unique_ptr<DeviceWords>(
+      new DeviceWords(driver, first, std::move(context), std::move(landing),
+                      std::move(stream)));
+}
+
+DeviceWords::DeviceWords(const platform::Driver& driver, CUdeviceptr first,
+                         PrimaryContext context, Allocation landing,
+                         OwnedStream stream)
+    : driver_(driver),
+      first_(first),
+      context_(std::move(context)),
+      landing_(std::make_unique<Allocation>(std::move(landing))),
+      stream_(std::move(stream)) {}
+
+DeviceWords::~DeviceWords() {
+  const RelaxedCapture relaxed(driver_);
+  const Deadline deadline = Deadline::In(kLastPatience);
+  const absl::Status done = Await(deadline);
+  if (done.ok()) return;
+  platform::ReportReleaseFailure(done);
+  if (absl::IsDeadlineExceeded(done)) {
+    // It may arrive there yet, and never must where there is nothing.
+    static_cast<void>(landing_.release());
+    return;
+  }
+  // Of a stream that has failed nothing arrives; but maybe only the question
+  // failed. Then what a copy brings says that all before it is done, writes to
+  // memory that may be its owner's again among it.
+  Words& landing = WordsAt(landing_->address());
+  AwaitArrival(landing, deadline);
+  absl::StatusOr<CurrentContext> current = Enter();
+  if (!current.ok() || !HasArrived(landing)) return;
+  Fill(landing, kNotThere);
+  if (driver_->cuMemcpyDtoHAsync(&landing, first_, kRead,
+                                 stream_.get().stream) == CUDA_SUCCESS) {
+    AwaitArrival(landing, deadline);
+  }
+}
+
+absl::StatusOr<DeviceWords::Found> DeviceWords::Read(CUdeviceptr fence,
+                                                     Deadline deadline) {
+  // What a call before this one did not wait for.
+  RETURN_IF_ERROR(Await(deadline));
+  Words& landing = WordsAt(landing_->address());
+  Fill(landing, kNotThere);
+  if (CUresult r = driver_->cuMemcpyDtoHAsync(&landing, fence, kRead,
+                                              stream_.get().stream);
+      r != CUDA_SUCCESS) {
+    Fill(landing, 0);
+    return driver_.Error(r, Call("cuMemcpyDtoHAsync", fence));
+  }
+  busy_ = true;
+  RETURN_IF_ERROR(Await(deadline));
+  return Found{landing.value.load(), landing.abandoned.load()};
+}
+
+absl::Status DeviceWords::Write(CUdeviceptr word, std::uint64_t value) {
+  if (CUresult r = driver_->cuStreamWriteValue64(
+          stream_.get().stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+      r != CUDA_SUCCESS) {
+    return driver_.Error(r, Call("cuStreamWriteValue64", word));
+  }
+  busy_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceWords::Zero(std::uint64_t bytes) {
+  if (CUresult r =
+          driver_->cuMemsetD8Async(first_, 0, bytes, stream_.get().stream);
+      r != CUDA_SUCCESS) {
+    return driver_.Error(r, Call("cuMemsetD8Async", first_));
+  }
+  busy_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceWords::Warm(const FenceKernels& kernels) {
+  RETURN_IF_ERROR(kernels.Warm(stream_.get().stream));
+  busy_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceWords::Await(Deadline deadline) {
+  const Deadline ask_until = Deadline::In(kAskAllTheTime);
+  platform::Pauses pauses;
+  while (busy_) {
+    const CUresult result = driver_->cuStreamQuery(stream_.get().stream);
+    if (result == CUDA_SUCCESS) {
+      busy_ = false;
+      return absl::OkStatus();
+    }
+    if (result != CUDA_ERROR_NOT_READY) {
+      return driver_.Error(result, "cuStreamQuery() for a fence");
+    }
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          "the device has not answered what its fence's value is: its memory "
+          "is out of reach, or the device has stopped");
+    }
+    if (!ask_until.Passed()) continue;
+    pauses.Take(deadline);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::fence
