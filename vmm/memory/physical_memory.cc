@@ -9,6 +9,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
+#include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -53,8 +54,7 @@ const char* AdviceFor(const Driver& driver, const Location& where,
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return AdviceWhenFull(driver);
   return where.is_host() && driver.version() < kHostMemorySince
              ? "Memory of the host came with CUDA 12.2: install a newer "
-               "driver, "
-               "or allocate on a device."
+               "driver, or allocate on a device."
              : "";
 }
 
@@ -96,11 +96,9 @@ absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
         "size is 0 bytes; expected at least 1 byte");
   }
   if (size > std::numeric_limits<std::uint64_t>::max() - granularity) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("size is ", size,
-                     " bytes; rounding up to the granularity "
-                     "of ",
-                     granularity, " bytes overflows 64 bits"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "size is ", size, " bytes; rounding up to the granularity of ",
+        granularity, " bytes overflows 64 bits"));
   }
   const std::uint64_t rounded =
       (size + granularity - 1) / granularity * granularity;
@@ -170,14 +168,8 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
 
 absl::StatusOr<bool> PhysicalMemory::IsRdmaCapable() const {
   for (const OwnedMemoryHandle& chunk : handles_) {
-    const Driver& driver = *chunk.get().driver;
-    CUmemAllocationProp properties{};
-    if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
-            &properties, chunk.get().handle);
-        r != CUDA_SUCCESS) {
-      return driver.Error(
-          r, "cuMemGetAllocationPropertiesFromHandle(memory handle)");
-    }
+    ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
+                     PropertiesOf(*chunk.get().driver, chunk.get().handle));
     if (properties.allocFlags.gpuDirectRDMACapable == 0) return false;
   }
   return true;

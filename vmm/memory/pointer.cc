@@ -72,15 +72,13 @@ std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
                    "Copy into memory allocated with vmmshare."
                  : "It comes from a stream-ordered pool (cuMemAllocAsync), by "
                    "which it can be shared where it is, in a weaker way: "
-                   "accept "
-                   "HandleKind::kStreamPool (in Python legacy=True). Or copy "
-                   "into memory allocated with vmmshare.";
+                   "accept HandleKind::kStreamPool (in Python legacy=True). "
+                   "Or copy into memory allocated with vmmshare.";
     case PointerKind::kDeviceAlloc:
       return kinds.empty()
                  ? "It comes from cuMemAlloc or cudaMalloc, and the driver "
-                   "says "
-                   "that legacy CUDA IPC cannot share it: another process made "
-                   "it. Copy into memory allocated with vmmshare."
+                   "says that legacy CUDA IPC cannot share it: another process "
+                   "made it. Copy into memory allocated with vmmshare."
                  : "It comes from cuMemAlloc or cudaMalloc, which only legacy "
                    "CUDA IPC can share where it is, in a weaker way: accept "
                    "HandleKind::kLegacyIpc (in Python legacy=True). Or copy "
@@ -88,8 +86,7 @@ std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.";
     case PointerKind::kManaged:
       return "Its pages move between the host and devices, so it has no "
-             "handle. "
-             "Copy into memory allocated with vmmshare.";
+             "handle. Copy into memory allocated with vmmshare.";
     case PointerKind::kPinnedHost:
       return "It is pinned host memory, which cannot be shared as a handle. "
              "Allocate with AllocationOptions::host_numa_node (in C "
@@ -184,7 +181,8 @@ absl::StatusOr<CUmemAllocationProp> PropertiesOf(
   const CUresult r =
       driver->cuMemGetAllocationPropertiesFromHandle(&properties, chunk);
   if (r == CUDA_SUCCESS) return properties;
-  return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
+  return driver.Error(r,
+                      "cuMemGetAllocationPropertiesFromHandle(memory handle)");
 }
 
 absl::StatusOr<std::optional<int>> ReachedFrom(const Driver& driver,
