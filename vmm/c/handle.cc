@@ -54,9 +54,8 @@ absl::Status WhyNoHandle(HandleType type, bool null, bool sound) {
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "the ", NameOf(type),
-      " is the parent's, and this is a forked child. "
-      "Make what the child needs in the child, or start it by exec(), as "
-      "Python's spawn does."));
+      " is the parent's, and this is a forked child. Make what the child needs "
+      "in the child, or start it by exec(), as Python's spawn does."));
 }
 
 }  // namespace vmm::c

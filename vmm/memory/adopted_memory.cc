@@ -72,10 +72,9 @@ absl::StatusOr<AddressSpan> ChunkAt(const Driver& driver, CUdeviceptr pointer,
     if (pointer - at < here.size) return AddressSpan{at, here.size};
     at += here.size;
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the driver does not tell where the chunk of host memory at "
-                   "0x",
-                   absl::Hex(pointer), " begins"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the driver does not tell where the chunk of host memory at 0x",
+      absl::Hex(pointer), " begins"));
 }
 
 // The chunks under [pointer, pointer + size), in order.

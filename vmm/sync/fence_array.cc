@@ -33,11 +33,11 @@ absl::Status CheckWritable(const Device& device, CUdeviceptr at) {
   if (result == CUDA_SUCCESS && flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      device.Describe(), " may not write at 0x", absl::Hex(at),
-      " by cuMemGetAccess()",
-      ", where a fence is to be; expected memory of cuMemCreate that is mapped "
-      "for it with Access::kReadWrite"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(device.Describe(), " may not write at 0x", absl::Hex(at),
+                   " by cuMemGetAccess(), where a fence is to be; expected "
+                   "memory of cuMemCreate that is mapped for it with "
+                   "Access::kReadWrite"));
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ class FencePool::Core : public fence::PooledSource {
     }
     return absl::ResourceExhaustedError(absl::StrCat(
         kWornOut,
-        " pieces of the pool's memory in a row are used up: a "
-        "process that has the pool writes to fences that are not there"));
+        " pieces of the pool's memory in a row are used up: a process that has "
+        "the pool writes to fences that are not there"));
   }
   Pool& pool() { return *pool_; }
 

@@ -85,8 +85,8 @@ absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
       r != CUDA_SUCCESS) {
     return driver.Error(r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
                         "The host must have so much memory that can be pinned. "
-                        "Free some of it, "
-                        "or raise the limit of locked memory.");
+                        "Free some of it, or raise the limit of locked "
+                        "memory.");
   }
   return platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
 }

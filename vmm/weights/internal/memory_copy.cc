@@ -74,8 +74,7 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
         "memory at 0x", absl::Hex(address),
         " for a tensor set is mapped for no device that this process sees, and "
         "not for the CPU: map it for one, or make a context current in which "
-        "it "
-        "can be copied"));
+        "it can be copied"));
   }
   return copy;
 }
