@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/device_attribute.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/kind_choice.h"
 #include "vmm/memory/stream_capture.h"
@@ -94,17 +95,11 @@ absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
 
 // OK unless the device says that its memory never has the flag.
 absl::Status CheckRdmaAttribute(const Device& device) {
-  int supported = 0;
-  if (CUresult r = device.driver()->cuDeviceGetAttribute(
-          &supported,
-          CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device.driver().Error(
-        r, absl::StrCat("cuDeviceGetAttribute(GPU_DIRECT_RDMA_WITH_CUDA_VMM_"
-                        "SUPPORTED, device=",
-                        device.ordinal(), ")"));
-  }
+  ASSIGN_OR_RETURN(
+      const int supported,
+      DeviceAttribute(
+          device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+          "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED"));
   if (supported != 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "cuDeviceGetAttribute(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) says 0");

@@ -13,6 +13,7 @@
 #include "platform/cuda/dma_buf.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/device_attribute.h"
 #include "vmm/memory/internal/dma_buf_parts.h"
 #include "vmm/memory/internal/held_context.h"
 #include "vmm/memory/stream_capture.h"
@@ -42,15 +43,10 @@ absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
         "DmaBufMapping::kDefault (in Python pcie=False), or install a "
         "newer driver"));
   }
-  int supported = 0;
-  if (CUresult r = driver->cuDeviceGetAttribute(
-          &supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuDeviceGetAttribute(DMA_BUF_SUPPORTED, device=",
-                        device.ordinal(), ")"));
-  }
+  ASSIGN_OR_RETURN(
+      const int supported,
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+                      "DMA_BUF_SUPPORTED"));
   if (supported != 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("memory of ", device.Describe(),

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm {
 
@@ -12,18 +13,14 @@ namespace {
 
 // What the compute mode has to do with it; "" if nothing.
 std::string WhyUnavailable(const Device& device, CUresult result) {
-  int mode = CU_COMPUTEMODE_DEFAULT;
-  if (result != CUDA_ERROR_DEVICE_UNAVAILABLE ||
-      device.driver()->cuDeviceGetAttribute(
-          &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device.cuda_device()) !=
-          CUDA_SUCCESS) {
-    return "";
-  }
+  if (result != CUDA_ERROR_DEVICE_UNAVAILABLE) return "";
+  const absl::StatusOr<int> mode =
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, "COMPUTE_MODE");
   // Without -i it acts on every GPU.
   const std::string mend = absl::StrCat(
       "as root: nvidia-smi -i ", device.uuid().ToString(),
       " -c DEFAULT (of a MIG instance -i its GPU's index: nvidia-smi -L)");
-  switch (mode) {
+  switch (mode.value_or(CU_COMPUTEMODE_DEFAULT)) {
     case CU_COMPUTEMODE_PROHIBITED:
       return absl::StrCat("The device is in compute mode PROHIBITED; ", mend);
     case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm {
 namespace {
@@ -60,13 +61,10 @@ absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Device& device,
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLibraryLoadData>());
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLibraryGetKernel>());
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLaunchKernel>());
-  int major = 0;
-  if (CUresult r = driver->cuDeviceGetAttribute(
-          &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuDeviceGetAttribute(COMPUTE_CAPABILITY_MAJOR)");
-  }
+  ASSIGN_OR_RETURN(
+      const int major,
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                      "COMPUTE_CAPABILITY_MAJOR"));
   if (major < kLeastMajor) {
     return absl::UnimplementedError(
         absl::StrCat(device.Describe(), " has compute capability ", major,

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/process.h"
+#include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm::fence {
 namespace {
@@ -27,15 +29,10 @@ bool HasSignalled(const Leaving& fence) {
 }  // namespace
 
 absl::Status CheckStreamOperations(const Device& device) {
-  const platform::Driver& driver = device.driver();
-  int can = 0;
-  if (CUresult r = driver->cuDeviceGetAttribute(
-          &can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        "cuDeviceGetAttribute(CAN_USE_64_BIT_STREAM_MEM_OPS)");
-  }
+  ASSIGN_OR_RETURN(
+      const int can,
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                      "CAN_USE_64_BIT_STREAM_MEM_OPS"));
   if (can != 0) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       device.Describe(),
@@ -46,15 +43,12 @@ absl::Status CheckStreamOperations(const Device& device) {
 }
 
 absl::StatusOr<int> HostNodeOf(const Device& device) {
-  int node = 0;
-  const CUresult result = device.driver()->cuDeviceGetAttribute(
-      &node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device.cuda_device());
+  const absl::StatusOr<int> node =
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, "HOST_NUMA_ID");
   // Drivers before CUDA 12.2 do not know what is asked.
-  if (result == CUDA_ERROR_INVALID_VALUE) return 0;
-  if (result != CUDA_SUCCESS) {
-    return device.driver().Error(result, "cuDeviceGetAttribute(HOST_NUMA_ID)");
-  }
-  return std::max(node, 0);
+  if (platform::ResultOf(node.status()) == CUDA_ERROR_INVALID_VALUE) return 0;
+  RETURN_IF_ERROR(node.status());
+  return std::max(*node, 0);
 }
 
 Source::Source(platform::Driver driver, Memory& memory,

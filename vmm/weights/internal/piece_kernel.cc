@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm::weights {
 namespace {
@@ -28,16 +29,12 @@ static_assert(offsetof(Table, count) == 32704);
 
 absl::StatusOr<PieceKernel> PieceKernel::Load(const Device& device,
                                               const Kind& kind) {
-  const platform::Driver& driver = device.driver();
   ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kind.ptx));
   ASSIGN_OR_RETURN(const CUfunction kernel, library.Find(kind.name));
-  int multiprocessors = 0;
-  if (CUresult r = driver->cuDeviceGetAttribute(
-          &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuDeviceGetAttribute(MULTIPROCESSOR_COUNT)");
-  }
+  ASSIGN_OR_RETURN(
+      const int multiprocessors,
+      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                      "MULTIPROCESSOR_COUNT"));
   const auto blocks = static_cast<unsigned int>(std::max(multiprocessors, 1)) *
                       kind.blocks_of_multiprocessor;
   return PieceKernel(std::move(library), kernel, kind, blocks);
