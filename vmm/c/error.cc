@@ -71,9 +71,10 @@ absl::string_view GeneralRemedy(absl::StatusCode code) {
   }
 }
 
-// Messages say what happened, and after the first sentence what to do. A name or a
-// list has full stops too: it is quoted, or no sentence begins behind them, which
-// is with a capital, a `name`, or how much of a limit is left.
+// What follows the first sentence of the message: that says what happened, and the
+// rest what to do. A sentence begins behind ". " with a capital, a digit, as where it
+// says how much of a limit is left, or a `name`. In quotes none begins: names and
+// lists have full stops, too.
 std::string RemedyOf(const absl::Status& status) {
   const absl::string_view message = status.message();
   bool quoted = false;

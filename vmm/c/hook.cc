@@ -34,11 +34,11 @@ class LastFailure {
 // Never destroyed: PyTorch frees after the end of main().
 constinit platform::PerProcess<LastFailure> last_failure;
 
-// The ForksSoFar() of the forked child in which a hook was refused last, which is
-// above 0.
+// In which process, by its ForksSoFar(), a hook was refused last; 0: in none. It is
+// refused in forked children alone, whose number is above 0.
 constinit std::atomic<std::uint64_t> refused_in{0};
-// 1 more than the ForksSoFar() of the process in which a hook failed last because
-// the host lacked memory, which there was none to remember it with either.
+// In which process, by its ForksSoFar() and 1, a hook failed last for want of memory
+// of the host; 0: in none. Of that LastFailure needs some, too.
 constinit std::atomic<std::uint64_t> lacked_memory_in{0};
 
 // Runs a hook's `body`. Does not throw what says that the host lacks memory.

@@ -28,12 +28,13 @@ extern "C" {
 VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
                                                      vmmshare_pool* pool,
                                                      vmmshare_error** error);
-// NULL when there is no memory, or no pool for the device: see
-// vmmshare_hooks_last_error(). May be called by any thread. Freeing waits, without
-// end and as cudaFree() does, until the GPU has done what is then on any stream of
-// the device's primary context; no capture is lost by that. Where the driver refuses
-// that wait the memory stays allocated, and vmmshare_hooks_last_error() says why: to
-// free it again is to try again.
+// May be called by any thread. Allocating returns NULL when there is no memory, or no
+// pool for the device: vmmshare_hooks_last_error() says which.
+//
+// Freeing waits, without end and as cudaFree() does, until the GPU has done what is
+// then on any stream of the device's primary context; no capture is lost by that.
+// Where the driver refuses that wait the memory stays allocated, and may be freed
+// again: vmmshare_hooks_last_error() says why.
 VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
 VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
                                       void* stream);

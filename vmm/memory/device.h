@@ -3,11 +3,12 @@
 // device's primary context, held and made current for a scope.
 //
 // Ordinals differ between processes (CUDA_VISIBLE_DEVICES) and from NVML's, so
-// processes name devices to each other by UUID. Finding and using a Device
-// creates no context: none of vmmshare's memory calls needs one (measured on
-// H100, driver 580), but for memory of kLegacyIpc and the probe of that kind,
-// which make the device's primary one. Copies, fills, streams and kernels do; programs that use the
-// CUDA runtime already have it.
+// processes name devices to each other by UUID.
+//
+// Finding and using a Device creates no context: none of vmmshare's memory calls
+// needs one (measured on H100, driver 580). Two exceptions make the device's primary
+// one: memory of kLegacyIpc, and the probe of that kind. Copies, fills, streams and
+// kernels need a context; programs that use the CUDA runtime have it already.
 #ifndef VMMSHARE_VMM_MEMORY_DEVICE_H_
 #define VMMSHARE_VMM_MEMORY_DEVICE_H_
 

@@ -85,14 +85,14 @@ struct FenceWatch {
   std::function<absl::Status()> still_worth = nullptr;
 };
 
-// One fence, or a process's share in it. Move-only. Thread-safe, but for moves,
-// Release(), Signal(), SignalFromHost() and Meet(), of what it signals: those are for
-// one thread at a time.
+// One fence, or a process's share in it. Move-only. Thread-safe, but that one thread
+// at a time may move it, Release() it, or signal it: by Signal(), SignalFromHost(), or
+// as one of the `signals` of Meet().
 //
-// May be destroyed at any time: work that it put on streams needs it no more.
-// If some of that has not signalled yet, its memory is used again only after: once
-// its highest value is there. So order with each other the streams that signal one
-// fence: a lower value that comes later would come into the next one.
+// May be destroyed at any time: work that it put on streams needs it no more. Its
+// memory is used again once the highest value that it put on a stream is there. So
+// order with each other the streams that signal one fence: a lower value that comes
+// later would come into the next one.
 //
 // In a forked child every call returns FAILED_PRECONDITION.
 //

@@ -92,10 +92,10 @@ class TensorSetWriter {
   // bytes are another's; FAILED_PRECONDITION once it is sealed.
   absl::Status Write(std::size_t tensor, std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes);
-  // The same, of all of a tensor's bytes, from `offset` of a file on; memory of
-  // the host is read into directly, and of a device's the device takes the checksum
-  // when all is there. NOT_FOUND for a file that is not there,
-  // others as the system answers; DATA_LOSS for one that ends too early.
+  // The same, of all of a tensor's bytes, from `offset` of a file on. Memory of the
+  // host is read into directly; in memory of a device, the device takes the checksum
+  // when all is there. NOT_FOUND for a file that is not there, others as the system
+  // answers; DATA_LOSS for one that ends too early.
   absl::Status ReadFile(std::size_t tensor, const std::string& path,
                         std::uint64_t offset);
   // The same, where the file has the tensor as a part of another: a slice in a
@@ -141,11 +141,12 @@ class TensorSetWriter {
 
   // The same of many, in the order of `stream` of the device's primary context, null
   // for its default one: at the rate of one copy of as much where they lie on the
-  // set's device, also if they are many and small. What is copied stays there, and
-  // the set's memory too, until `stream` has passed: the writer waits for its copies
-  // on the default one alone. Of no tensors, it loads what it takes, which cannot be had
-  // while streams wait. Also for a set that is sealed, whose readers the caller keeps
-  // away meanwhile. A set in memory of the host has them when it returns.
+  // set's device, also if they are many and small.
+  // What is copied stays there, and the set's memory too, until `stream` has passed:
+  // the writer waits for its copies on the default one alone. A set in memory of the
+  // host has them when it returns.
+  // Of no tensors it loads its kernel, which cannot be had while streams wait. The set
+  // may be sealed; then the caller keeps its readers away meanwhile.
   //   OUT_OF_RANGE, INVALID_ARGUMENT  before anything is copied: no such tensor; an
   //                                   alias
   //   else                            as the driver reports; some may be copied
@@ -161,11 +162,11 @@ class TensorSetWriter {
                        From from = From::kAnywhere);
 
   // Takes the checksums of all tensors whose bytes did not come by Write() or
-  // ReadFile(), for Seal(): the device does, at the rate of its memory, from CUDA
-  // 12.1 and Volta on, where 2 MiB are left; else they are read back, a few GB a
-  // second. So do reads of files and Verify(). For the first of all these in a context
-  // the driver may wait for the GPU: make one before streams wait for what comes later.
-  // FAILED_PRECONDITION once it is sealed.
+  // ReadFile(), for Seal(). FAILED_PRECONDITION once it is sealed.
+  // The device takes them at the rate of its memory, from CUDA 12.1 and Volta on, where
+  // 2 MiB are left; else they are read back, a few GB a second. Reads of files and
+  // Verify() take them so, too. For the first in a context the driver may wait for the
+  // GPU: take one before streams wait for what comes later.
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status TakeChecksums();
 

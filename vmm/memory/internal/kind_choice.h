@@ -1,7 +1,8 @@
+// Which kinds of a policy the memory of a device is made with; internal to
+// vmm/memory.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_KIND_CHOICE_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_KIND_CHOICE_H_
 
-// Which kinds of a policy the memory of a device is made with.
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -78,10 +78,11 @@ class RingPeer {
     return peer_.ReceiveLifeline(deadline, kRingBye);
   }
 
-  // OK while it has not said kRingBye or hung up: reads what there is. For when
-  // it may send nothing else but one kRingLetGo (ABORTED). DATA_LOSS for anything
-  // else. What was heard first is what is returned from then on. Hear() is
-  // thread-safe; StillHere() hangs up on who sends nonsense.
+  // Both read what there is, for when it may send nothing but one kRingLetGo and
+  // kRingBye, and return what was heard first, from then on: OK as long as there was
+  // nothing, ABORTED for kRingLetGo, UNAVAILABLE for kRingBye or a hang-up, DATA_LOSS
+  // for anything else. Hear() is thread-safe; StillHere() hangs up on who sends
+  // nonsense.
   absl::Status Hear();
   absl::Status StillHere();
 
