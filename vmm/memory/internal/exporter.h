@@ -1,9 +1,9 @@
 // Exporters: one for each kind of VMM's handles, each with the same functions.
 //
 // An exporter turns a driver's memory handle into something another process
-// can be given, and back. Adding a kind is adding a file beside this one and a
-// line in exporter.cc; nothing else in vmm/ knows a kind by name. Memory of the
-// driver's own allocators has no handle of it: see driver_block.h.
+// can be given, and back. A new kind is a file beside this one, a line in
+// exporter.cc, and what docs/contributing.md names under "A kind of handle". Memory
+// of the driver's own allocators has no exporter: see driver_block.h.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_EXPORTER_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_EXPORTER_H_
 
@@ -75,8 +75,8 @@ bool MayPass(const absl::Status& reason);
 absl::Status ProbeKind(const Device& device, HandleKind kind);
 
 namespace exporters {
-// Defined one file each. A function: which kind it is, is a
-// constant of another source.
+// Defined one file each. The first is a function, because its kind is a constant of
+// another source, which may not be there when this one is made.
 Exporter OsHandleExporter();
 extern const Exporter kFabric;
 }  // namespace exporters
