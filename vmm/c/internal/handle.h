@@ -55,7 +55,7 @@ class Handle {
   bool is_of_this_process() const { return forks_ == platform::ForksSoFar(); }
 
  protected:
-  Handle() : forks_(platform::ForksSoFar()) {}
+  Handle() = default;
   // What was closed is most often told from a handle until its memory is used
   // again. A store to what goes away would be left out by the compiler.
   ~Handle() { *const_cast<volatile std::uint32_t*>(&mark_) = 0; }
@@ -65,7 +65,7 @@ class Handle {
   static constexpr std::uint32_t kMark =
       0x766d6d00 | static_cast<std::uint32_t>(type);
   std::uint32_t mark_ = kMark;
-  const std::uint64_t forks_;
+  const std::uint64_t forks_ = platform::ForksSoFar();
 };
 
 // Why a handle of `type` cannot be used. Never OK.

@@ -83,14 +83,13 @@ namespace vmm::c {
 // back does none of it: it is done on a thread of its own.
 class ImportedPoolEnd {
  public:
-  ImportedPoolEnd() : forks_(platform::ForksSoFar()) {}
   void operator()(vmm::ImportedPool* pool) const noexcept;
 
   // It ends in who calls this. REQUIRES: nobody else has the pool.
   void BeHere() { is_here_ = true; }
 
  private:
-  std::uint64_t forks_;
+  std::uint64_t forks_ = platform::ForksSoFar();
   bool is_here_ = false;
 };
 

@@ -53,9 +53,7 @@ struct Buffer {
 class RingReader::State : public platform::Abandonable {
  public:
   State(platform::Channel channel, absl::Duration patience)
-      : forks_(platform::ForksSoFar()),
-        patience_(patience),
-        peer_(std::move(channel), "writer") {}
+      : patience_(patience), peer_(std::move(channel), "writer") {}
 
   bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
   absl::Status Join(const Device& device, const RingReaderOptions& options,
@@ -95,7 +93,7 @@ class RingReader::State : public platform::Abandonable {
   // that came of LetGoOfWriter().
   absl::Status OfFull(const ring::Buffer& buffer, const absl::Status& status);
 
-  const std::uint64_t forks_;
+  const std::uint64_t forks_ = platform::ForksSoFar();
   const absl::Duration patience_;
   ring::RingPeer peer_;
   std::optional<platform::Driver> driver_;  // Once it has joined.

@@ -46,7 +46,6 @@ class RingWriter::State : public platform::Abandonable {
       : home_(home),
         bytes_(options.bytes),
         patience_(options.patience),
-        forks_(platform::ForksSoFar()),
         peer_(std::move(channel), "reader") {
     ++home_.writers_;
   }
@@ -80,7 +79,7 @@ class RingWriter::State : public platform::Abandonable {
   RingHome& home_;
   const std::uint64_t bytes_;
   const absl::Duration patience_;
-  const std::uint64_t forks_;
+  const std::uint64_t forks_ = platform::ForksSoFar();
   ring::RingPeer peer_;
   std::vector<ring::Slot> slots_;  // As many as there are before it is offered.
   std::uint64_t next_ = 1;         // Number of the next item.
