@@ -42,10 +42,9 @@ vmmshare_status vmmshare_doctor_report(const char* driver, vmmshare_text** json,
                                        vmmshare_text** text,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    if (json != nullptr) *json = nullptr;
-    if (text != nullptr) *text = nullptr;
-    RETURN_IF_ERROR(CheckGiven(json, "json"));
-    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    absl::Status given = Clear(json, "json");
+    given.Update(Clear(text, "text"));
+    RETURN_IF_ERROR(given);
     const vmm::tool::Report report = ReportOn(driver);
     // Both or none, also where the host has no memory.
     std::unique_ptr<vmmshare_text> made_json(

@@ -89,10 +89,9 @@ vmmshare_status vmmshare_pool_find(const vmmshare_pool* pool,
                                    std::uint64_t* size,
                                    vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    if (base != nullptr) *base = 0;
-    if (size != nullptr) *size = 0;
-    RETURN_IF_ERROR(CheckGiven(base, "base"));
-    RETURN_IF_ERROR(CheckGiven(size, "size"));
+    absl::Status given = Clear(base, "base");
+    given.Update(Clear(size, "size"));
+    RETURN_IF_ERROR(given);
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const vmm::PoolBlock block, pool->pool->Find(inside));
     *base = block.address;
