@@ -177,23 +177,22 @@ absl::StatusOr<Allocation> Allocation::Create(
             : absl::FailedPreconditionError(
                   "memory of cuMemAlloc() has no flag gpuDirectRDMACapable"));
   }
-  absl::StatusOr<MappedRegion> region = absl::UnknownError("");
+  absl::StatusOr<MappedRegion> region =
+      options.rdma != Rdma::kOff
+          ? CreateForRdma(device, where, grants, options, choice)
+          : CreateMapped(driver, where, grants, options,
+                         /*rdma=*/false, choice);
   absl::Status refusal;
-  bool rdma = options.rdma != Rdma::kOff;
-  if (rdma) {
-    region = CreateForRdma(device, where, grants, options, choice);
-    if (!region.ok() && options.rdma == Rdma::kTry &&
-        !absl::IsResourceExhausted(region.status())) {
-      refusal = region.status();
-      rdma = false;
-    }
-  }
-  if (!rdma) {
-    region = CreateMapped(driver, where, grants, options, rdma, choice);
+  if (!region.ok() && options.rdma == Rdma::kTry &&
+      !absl::IsResourceExhausted(region.status())) {
+    refusal = region.status();
+    region =
+        CreateMapped(driver, where, grants, options, /*rdma=*/false, choice);
   }
   if (!region.ok()) return region.status();
   const ChunkLayout layout = region->memory().layout();
   const HandleKindSet kinds = region->memory().kinds();
+  const bool rdma = region->memory().made_for_rdma();
   return Allocation(device, std::move(where), *std::move(region), id,
                     options.size, layout, kinds, std::move(choice.passed_over),
                     options.sharing.users(), rdma, std::move(refusal));
