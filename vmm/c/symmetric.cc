@@ -42,6 +42,35 @@ absl::Status CallExchange(absl::string_view function, absl::string_view key,
                          call);
 }
 
+// What `rank` put as `key`, however long it is: with more room where `get` says so.
+absl::StatusOr<vmm::fabric::Bytes> Get(const vmmshare_exchange& given, int rank,
+                                       const std::string& key,
+                                       vmm::Deadline deadline) {
+  vmm::fabric::Bytes value(4096);
+  for (bool is_first = true;; is_first = false) {
+    std::uint64_t size = 0;
+    RETURN_IF_ERROR(CallExchange("get", key, [&] {
+      return given.get(given.user, rank, key.c_str(), value.data(),
+                       value.size(), &size, LeftUntil(deadline));
+    }));
+    const bool all = size <= value.size();
+    if (size > kMostBytes) {
+      return absl::DataLossError(absl::StrCat("rank ", rank, " put ", size,
+                                              " bytes as ", key, "; at most ",
+                                              kMostBytes, " were expected"));
+    }
+    // With room for what it said it has at least one more try.
+    if (!all && !is_first && deadline.Passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "exchange: get(", key, ") of rank ", rank, " said ", size,
+          " bytes when it had room for the ", value.size(),
+          " that it said before. Have it say how many there are."));
+    }
+    value.resize(static_cast<std::size_t>(size));
+    if (all) return value;
+  }
+}
+
 vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
   vmm::fabric::ExchangeCallbacks calls;
   calls.job = given.job == nullptr ? "job" : given.job;
@@ -61,33 +90,8 @@ vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
       return given.fence(given.user, LeftUntil(deadline));
     });
   };
-  calls.get = [given](
-                  int rank, const std::string& key,
-                  absl::Time deadline) -> absl::StatusOr<vmm::fabric::Bytes> {
-    vmm::fabric::Bytes value(4096);
-    const vmm::Deadline by = deadline;
-    for (bool is_first = true;; is_first = false) {
-      std::uint64_t size = 0;
-      RETURN_IF_ERROR(CallExchange("get", key, [&] {
-        return given.get(given.user, rank, key.c_str(), value.data(),
-                         value.size(), &size, LeftUntil(by));
-      }));
-      const bool all = size <= value.size();
-      if (size > kMostBytes) {
-        return absl::DataLossError(absl::StrCat("rank ", rank, " put ", size,
-                                                " bytes as ", key, "; at most ",
-                                                kMostBytes, " were expected"));
-      }
-      // With room for what it said it has at least one more try.
-      if (!all && !is_first && by.Passed()) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            "exchange: get(", key, ") of rank ", rank, " said ", size,
-            " bytes when it had room for the ", value.size(),
-            " that it said before. Have it say how many there are."));
-      }
-      value.resize(static_cast<std::size_t>(size));
-      if (all) return value;
-    }
+  calls.get = [given](int rank, const std::string& key, absl::Time deadline) {
+    return Get(given, rank, key, deadline);
   };
   return calls;
 }

@@ -1,4 +1,4 @@
-// The fields of wire formats, under the names by which this room calls them.
+// The fields of wire formats, under the names by which vmm/ calls them.
 #ifndef VMMSHARE_VMM_MEMORY_INTERNAL_WIRE_H_
 #define VMMSHARE_VMM_MEMORY_INTERNAL_WIRE_H_
 
