@@ -71,10 +71,9 @@ absl::string_view GeneralRemedy(absl::StatusCode code) {
   }
 }
 
-// What follows the first sentence of the message: that says what happened, and the
-// rest what to do. A sentence begins behind ". " with a capital, a digit, as where it
-// says how much of a limit is left, or a `name`. In quotes none begins: names and
-// lists have full stops, too.
+// What follows the message's first sentence: that says what happened, the rest what to
+// do. A sentence begins behind ". " with a capital, a `name` or a number, which is how
+// much of a limit is left; and not in quotes, for names and lists have full stops too.
 std::string RemedyOf(const absl::Status& status) {
   const absl::string_view message = status.message();
   bool quoted = false;

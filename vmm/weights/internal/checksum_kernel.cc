@@ -12,9 +12,8 @@
 namespace vmm::weights {
 namespace {
 
-constexpr std::uint64_t kTile = std::uint64_t{1} << kChecksumTilePower;
-constexpr unsigned int kThreads = 1024;
-constexpr unsigned int kBlocksOfMultiprocessor = 2;
+constexpr std::uint64_t kTile = PieceKernel::kTile;
+static_assert(kTile == std::uint64_t{1} << kChecksumTilePower);
 
 constexpr platform::Crc32cShift kOverTile =
     platform::MakeCrc32cShift(kChecksumTilePower);
@@ -56,13 +55,9 @@ constexpr std::uint64_t Tiles(std::uint64_t bytes) {
 }  // namespace
 
 absl::StatusOr<ChecksumKernel> ChecksumKernel::Load(const Device& device) {
-  ASSIGN_OR_RETURN(PieceKernel kernel,
-                   PieceKernel::Load(device, {.ptx = ChecksumText(),
-                                              .name = "vmmshare_crc32c_many",
-                                              .tile = kTile,
-                                              .threads = kThreads,
-                                              .blocks_of_multiprocessor =
-                                                  kBlocksOfMultiprocessor}));
+  ASSIGN_OR_RETURN(
+      PieceKernel kernel,
+      PieceKernel::Load(device, ChecksumText(), "vmmshare_crc32c_many"));
   return ChecksumKernel(device.driver(), std::move(kernel));
 }
 

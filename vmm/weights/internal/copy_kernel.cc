@@ -3,12 +3,6 @@
 namespace vmm::weights {
 namespace {
 
-// What a block copies at once: 16 bytes a thread (measured: smaller and larger
-// ones, and several loads a thread, are slower).
-constexpr std::uint64_t kTile = 16384;
-constexpr unsigned int kThreads = 1024;
-constexpr unsigned int kBlocksOfMultiprocessor = 2;
-
 // Block b takes the tiles b, b + blocks and so on of all copies together, so that
 // all end at the same time whatever the sizes are. Of which copy a tile is, it
 // searches in shared memory; parameters are slow at that (measured: 1 us each).
@@ -127,12 +121,7 @@ done:
 }  // namespace
 
 absl::StatusOr<PieceKernel> LoadCopyKernel(const Device& device) {
-  return PieceKernel::Load(
-      device, {.ptx = kText,
-               .name = "vmmshare_copy_many",
-               .tile = kTile,
-               .threads = kThreads,
-               .blocks_of_multiprocessor = kBlocksOfMultiprocessor});
+  return PieceKernel::Load(device, kText, "vmmshare_copy_many");
 }
 
 }  // namespace vmm::weights

@@ -10,6 +10,8 @@
 namespace vmm::weights {
 namespace {
 
+constexpr unsigned int kThreads = 1024;
+constexpr unsigned int kBlocksOfMultiprocessor = 2;
 constexpr std::size_t kMost = PieceKernel::kMost;
 
 struct Table {
@@ -28,16 +30,17 @@ static_assert(offsetof(Table, count) == 32704);
 }  // namespace
 
 absl::StatusOr<PieceKernel> PieceKernel::Load(const Device& device,
-                                              const Kind& kind) {
-  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kind.ptx));
-  ASSIGN_OR_RETURN(const CUfunction kernel, library.Find(kind.name));
+                                              const char* ptx,
+                                              const char* name) {
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, ptx));
+  ASSIGN_OR_RETURN(const CUfunction kernel, library.Find(name));
   ASSIGN_OR_RETURN(
       const int multiprocessors,
       DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                       "MULTIPROCESSOR_COUNT"));
   const auto blocks = static_cast<unsigned int>(std::max(multiprocessors, 1)) *
-                      kind.blocks_of_multiprocessor;
-  return PieceKernel(std::move(library), kernel, kind, blocks);
+                      kBlocksOfMultiprocessor;
+  return PieceKernel(std::move(library), kernel, blocks);
 }
 
 absl::Status PieceKernel::Run(CUstream stream,
@@ -50,13 +53,13 @@ absl::Status PieceKernel::Run(CUstream stream,
       table->to[i] = pieces[i].to;
       table->from[i] = pieces[i].from;
       table->bytes[i] = pieces[i].bytes;
-      end += (pieces[i].bytes + kind_.tile - 1) / kind_.tile;
+      end += (pieces[i].bytes + kTile - 1) / kTile;
       table->end[i] = static_cast<std::uint32_t>(end);
     }
     table->count = static_cast<std::uint32_t>(count);
     void* arguments[] = {table.get()};
     RETURN_IF_ERROR(
-        library_.Launch(kernel_, blocks_, kind_.threads, stream, arguments));
+        library_.Launch(kernel_, blocks_, kThreads, stream, arguments));
     pieces.remove_prefix(count);
   } while (!pieces.empty());
   return absl::OkStatus();

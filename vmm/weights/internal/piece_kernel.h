@@ -32,18 +32,16 @@ class PieceKernel {
   // Pieces of one launch: their table is as large as a kernel's parameters may be,
   // less a few bytes.
   static constexpr std::size_t kMost = 1168;
+  // Bytes that a part of the grid takes at once, as the kernels have it: of copies a
+  // block does, 16 bytes a thread (measured: smaller and larger ones, and several
+  // loads a thread, are slower).
+  static constexpr std::uint64_t kTile = 16384;
 
-  struct Kind {
-    const char* ptx;   // Text that stays where it is.
-    const char* name;  // Of the kernel in it, whose one parameter is the table.
-    std::uint64_t tile;  // Bytes that a part of the grid takes at once.
-    unsigned int threads;
-    unsigned int blocks_of_multiprocessor;
-  };
-  // Cheap but for the first time. As KernelLibrary::Of(), and UNIMPLEMENTED also
-  // with drivers before CUDA 12.1, whose kernels have less room for parameters.
-  static absl::StatusOr<PieceKernel> Load(const Device& device,
-                                          const Kind& kind);
+  // The kernel `name` of `ptx`, text that stays where it is; its one parameter is the
+  // table. Cheap but for the first time. As KernelLibrary::Of(), and UNIMPLEMENTED
+  // also with drivers before CUDA 12.1, whose kernels have less room for parameters.
+  static absl::StatusOr<PieceKernel> Load(const Device& device, const char* ptx,
+                                          const char* name);
 
   // Puts the work on `stream` of the device, in no order among the pieces. Of none
   // it is a launch that does nothing, by which the driver loads the kernel.
@@ -51,16 +49,11 @@ class PieceKernel {
   absl::Status Run(CUstream stream, absl::Span<const DevicePiece> pieces) const;
 
  private:
-  PieceKernel(KernelLibrary library, CUfunction kernel, const Kind& kind,
-              unsigned int blocks)
-      : library_(std::move(library)),
-        kernel_(kernel),
-        kind_(kind),
-        blocks_(blocks) {}
+  PieceKernel(KernelLibrary library, CUfunction kernel, unsigned int blocks)
+      : library_(std::move(library)), kernel_(kernel), blocks_(blocks) {}
 
   KernelLibrary library_;
   CUfunction kernel_;
-  Kind kind_;
   unsigned int blocks_;
 };
 
