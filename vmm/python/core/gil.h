@@ -12,10 +12,16 @@
 
 namespace vmm::python {
 
-// As nanobind's gil_scoped_release, but for a daemon thread that comes back
-// while the interpreter ends. Before 3.14 CPython ends it by pthread_exit(),
-// which unwinds the stack, and this destructor would end the process. Such a
-// thread stays here instead, as later versions have it, until the process ends.
+// A daemon thread that CPython ends stays here until the process ends, as CPython
+// 3.14 itself has it. Versions before end it by pthread_exit(), which unwinds the
+// stack: out of a destructor that would end the process, and neither the library's
+// frames nor nanobind's may be unwound.
+[[noreturn]] inline void StayForEver() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// As nanobind's gil_scoped_release, but that a daemon thread which comes back
+// while the interpreter ends stays, as above.
 class WithoutGil {
  public:
   WithoutGil()
@@ -25,7 +31,7 @@ class WithoutGil {
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+      StayForEver();
     }
   }
   WithoutGil(const WithoutGil&) = delete;
@@ -43,8 +49,7 @@ class WithoutGil {
 };
 
 // With the GIL: what `body` returns, which calls Python. A daemon thread that CPython
-// ends in it stays as above: pthread_exit() may unwind neither the library's frames
-// nor nanobind's.
+// ends in it stays, as above.
 template <typename Body>
 auto CallPython(const Body& body) {
   try {
@@ -52,19 +57,19 @@ auto CallPython(const Body& body) {
   } catch (const std::exception&) {
     throw;
   } catch (...) {
-    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    StayForEver();
   }
 }
 
 // A scope with the GIL, within one without it: for what C calls back. A daemon
-// thread stays here as above.
+// thread stays, as above.
 class WithGil {
  public:
   WithGil() : outer_(std::exchange(WithoutGil::is_here_, false)) {
     try {
       state_ = PyGILState_Ensure();
     } catch (...) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+      StayForEver();
     }
   }
   ~WithGil() {
