@@ -22,7 +22,14 @@
 
 namespace vmm::python {
 
-// A handle that is let go of without the GIL, for closing it may wait.
+// Lets go of these, one after the other, without the GIL: closing may wait.
+template <typename... T>
+void LetGo(std::shared_ptr<T>... handles) {
+  const WithoutGil released;
+  (handles.reset(), ...);
+}
+
+// A handle that is let go of without the GIL.
 template <typename T>
 class Holder {
  public:
@@ -32,10 +39,7 @@ class Holder {
   Holder& operator=(const Holder&) = delete;
 
   void Close() {
-    std::shared_ptr<T> last = Take();
-    if (last == nullptr) return;
-    const WithoutGil released;
-    last.reset();
+    if (handle_ != nullptr) LetGo(Take());
   }
   // For closing it elsewhere; null when it was closed.
   std::shared_ptr<T> Take() { return std::move(handle_); }
@@ -181,10 +185,7 @@ struct Fence {
   // told when that goes, and wait no more.
   void Close() {
     handle.Close();
-    std::shared_ptr<vmmshare_fence_pool> last = std::move(pool);
-    if (last == nullptr) return;
-    const WithoutGil released;
-    last.reset();
+    if (pool != nullptr) LetGo(std::move(pool));
   }
 
   std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array.

@@ -36,13 +36,7 @@ class TensorBytes final : public Storage {
 };
 
 struct Weights {
-  void Close() {
-    std::shared_ptr<Storage> whole = std::move(storage);
-    std::shared_ptr<vmmshare_weights> set = handle.Take();
-    const WithoutGil released;
-    set.reset();
-    whole.reset();
-  }
+  void Close() { LetGo(handle.Take(), std::move(storage)); }
 
   Holder<vmmshare_weights> handle;
   std::shared_ptr<Storage> storage;  // Null once it is closed.

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/keeper.h"
 #include "vmm/python/core/safetensors.h"
 #include "vmm/python/core/text.h"

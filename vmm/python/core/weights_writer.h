@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "vmm/c/weights.h"
-#include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/layout.h"
 #include "vmm/python/core/storage.h"
@@ -22,15 +21,7 @@ namespace vmm::python {
 struct FileReads;
 
 struct WeightsWriter {
-  void Close() {
-    std::shared_ptr<Storage> whole = std::move(storage);
-    std::shared_ptr<vmmshare_memory> own = std::move(memory);
-    std::shared_ptr<vmmshare_weights_writer> writer = handle.Take();
-    const WithoutGil released;
-    writer.reset();
-    whole.reset();
-    own.reset();
-  }
+  void Close() { LetGo(handle.Take(), std::move(storage), std::move(memory)); }
 
   Holder<vmmshare_weights_writer> handle;
   std::shared_ptr<vmmshare_memory> memory;  // Null once it is closed.
