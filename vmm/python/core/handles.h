@@ -225,12 +225,30 @@ std::string MadeText(const Call& call) {
   return vmmshare_text_get(text.get());
 }
 
-// The same of JSON, as Python objects, of which the outermost is an `As`.
-template <typename As = nanobind::object, typename Call>
-As JsonOf(const Call& call) {
+template <typename T>
+using MakeText = vmmshare_status (*)(const T*, vmmshare_text**,
+                                     vmmshare_error**);
+// The same of what `holder` holds.
+template <typename T>
+std::string MadeText(const Holder<T>& holder, MakeText<T> make) {
+  const auto handle = holder.shared();
+  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+    return make(handle.get(), made, error);
+  });
+}
+
+// Python objects of JSON, of which the outermost is an `As`.
+template <typename As = nanobind::object>
+As FromJson(const std::string& json) {
   const nanobind::object loads =
       nanobind::module_::import_("json").attr("loads");
-  return nanobind::borrow<As>(loads(MadeText(call)));
+  return nanobind::borrow<As>(loads(json));
+}
+
+// Those of what `holder` holds.
+template <typename As = nanobind::object, typename T>
+As JsonOf(const Holder<T>& holder, MakeText<T> make) {
+  return FromJson<As>(MadeText(holder, make));
 }
 
 void DefineDriver(nanobind::module_& module);

@@ -119,8 +119,7 @@ nb::object List(Keeper& self, nb::handle timeout) {
           return vmmshare_keeper_list(keeper.get(), timeout_ns, made, error);
         });
   });
-  return nb::module_::import_("json").attr("loads")(
-      vmmshare_text_get(text.get()));
+  return FromJson(vmmshare_text_get(text.get()));
 }
 
 }  // namespace

@@ -76,10 +76,7 @@ Object<Allocation> Adopt(UInt64<"ptr"> ptr, UInt64<"nbytes"> nbytes,
 }
 
 std::string Weakness(const Allocation& self) {
-  const auto memory = self.handle.shared();
-  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_memory_weakness(memory.get(), made, error);
-  });
+  return MadeText(self.handle, &vmmshare_memory_weakness);
 }
 
 std::optional<AddressAndSize> Disclosed(const Allocation& self) {
@@ -91,19 +88,13 @@ std::optional<AddressAndSize> Disclosed(const Allocation& self) {
 }
 
 Rows PassedOver(const Allocation& self) {
-  const auto memory = self.handle.shared();
-  return JsonOf<Rows>([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_memory_passed_over(memory.get(), made, error);
-  });
+  return JsonOf<Rows>(self.handle, &vmmshare_memory_passed_over);
 }
 
 using Pairs = nb::typed<nb::list, nb::typed<nb::list, int>>;
 
 Pairs Neighbours(const Allocation& self) {
-  const auto memory = self.handle.shared();
-  return JsonOf<Pairs>([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_memory_neighbours(memory.get(), made, error);
-  });
+  return JsonOf<Pairs>(self.handle, &vmmshare_memory_neighbours);
 }
 
 // From memory that the driver knows; returns when it is there.
@@ -156,10 +147,11 @@ Rows Leases(const Allocation& self) {
   const auto memory = self.handle.shared();
   Rows all;
   for (const auto& server : self.Servers()) {
-    all.extend(JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
-      return vmmshare_server_memory_leases(server.get(), memory.get(), made,
-                                           error);
-    }));
+    all.extend(
+        FromJson(MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+          return vmmshare_server_memory_leases(server.get(), memory.get(), made,
+                                               error);
+        })));
   }
   return all;
 }

@@ -116,10 +116,7 @@ Counts Statistics(const Pool& self) {
 }
 
 std::string Weakness(const Pool& self) {
-  const auto pool = self.handle.shared();
-  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_pool_weakness(pool.get(), made, error);
-  });
+  return MadeText(self.handle, &vmmshare_pool_weakness);
 }
 
 void Recall(const Pool& self, double within) {
@@ -243,11 +240,7 @@ void DefinePool(nb::module_& module) {
       .def(
           "leases",
           [](const Pool& self) {
-            const auto own = self.handle.shared();
-            return JsonOf<Rows>(
-                [&](vmmshare_text** made, vmmshare_error** error) {
-                  return vmmshare_pool_leases(own.get(), made, error);
-                });
+            return JsonOf<Rows>(self.handle, &vmmshare_pool_leases);
           },
           "Who holds which block: a list of dicts.")
       .def("recall", &Recall, nb::arg("within"),

@@ -140,10 +140,7 @@ Object<Array> Open(RemotePool& self, const BytesLike& bytes, nb::handle timeout,
 }
 
 std::string Weakness(const RemotePool& self) {
-  const auto pool = self.handle.shared();
-  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_imported_pool_weakness(pool.get(), made, error);
-  });
+  return MadeText(self.handle, &vmmshare_imported_pool_weakness);
 }
 
 nb::typed<nb::list, int> Recalled(const RemotePool& self) {

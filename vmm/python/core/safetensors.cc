@@ -56,10 +56,7 @@ nb::list Entries(const Safetensors& self) {
 }
 
 nb::object Metadata(const Safetensors& self) {
-  const auto handle = self.handle.shared();
-  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_safetensors_metadata(handle.get(), made, error);
-  });
+  return JsonOf(self.handle, &vmmshare_safetensors_metadata);
 }
 
 // Which file has a tensor of this name.

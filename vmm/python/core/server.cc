@@ -113,11 +113,7 @@ void DefineServer(nb::module_& module) {
       .def(
           "leases",
           [](const Server& self) {
-            const auto own = self.handle.shared();
-            return JsonOf<Rows>(
-                [&](vmmshare_text** made, vmmshare_error** error) {
-                  return vmmshare_server_leases(own.get(), made, error);
-                });
+            return JsonOf<Rows>(self.handle, &vmmshare_server_leases);
           },
           "Who holds which Allocation: a list of dicts. Of pools: "
           "Pool.leases().")

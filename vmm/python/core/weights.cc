@@ -184,10 +184,7 @@ nb::list Table(const Weights& self) {
 }
 
 nb::object Metadata(const Weights& self) {
-  const auto set = self.handle.shared();
-  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
-    return vmmshare_weights_metadata(set.get(), made, error);
-  });
+  return JsonOf(self.handle, &vmmshare_weights_metadata);
 }
 
 std::uint64_t Verify(const Weights& self) {
