@@ -91,14 +91,6 @@ vmmshare_ring_buffer BufferOf(nb::handle item) {
           nb::cast<std::uint64_t>(item[3])};
 }
 
-std::int64_t LeftOf(std::int64_t timeout_ns,
-                    std::chrono::steady_clock::time_point begin) {
-  if (timeout_ns == VMMSHARE_FOREVER) return VMMSHARE_FOREVER;
-  const std::int64_t waited =
-      (std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1);
-  return std::max<std::int64_t>(timeout_ns - waited, 0);
-}
-
 // WaitInSlices() with a turn for each slice.
 template <typename Call>
 void WaitInTurns(const Ring& self, std::int64_t timeout_ns, const Call& call) {

@@ -34,6 +34,16 @@ std::optional<double> RecalledInSeconds(std::int64_t return_in_ns);
 // How long a wait goes on before it looks whether Ctrl-C was pressed.
 inline constexpr std::int64_t kSliceNs = 50'000'000;
 
+// What is left of a wait of `timeout_ns` that began then; VMMSHARE_FOREVER of one
+// without an end.
+inline std::int64_t LeftOf(std::int64_t timeout_ns,
+                           std::chrono::steady_clock::time_point begin) {
+  if (timeout_ns == VMMSHARE_FOREVER) return VMMSHARE_FOREVER;
+  const std::int64_t waited =
+      (std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1);
+  return std::max<std::int64_t>(timeout_ns - waited, 0);
+}
+
 // DeadlineExceeded for a wait of `timeout_ns`, with what `error`, which it takes,
 // says of the last look. Null: another thread had the turn then.
 [[noreturn]] void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error);
@@ -53,12 +63,9 @@ void WaitInSlices(std::int64_t timeout_ns, const Call& call) {
       status = call(slice, &error);
     }
     if (status == VMMSHARE_OK) return;
-    if (timeout_ns != VMMSHARE_FOREVER) {
-      left = timeout_ns - (std::chrono::steady_clock::now() - begin) /
-                              std::chrono::nanoseconds(1);
-    }
     if (status != VMMSHARE_DEADLINE_EXCEEDED) Raise(status, error);
-    if (left <= 0) RaiseTimedOut(timeout_ns, error);
+    left = LeftOf(timeout_ns, begin);
+    if (left == 0) RaiseTimedOut(timeout_ns, error);
     vmmshare_error_free(error);
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
   }
