@@ -36,9 +36,6 @@ void DropCapsule(PyObject* capsule, const char* name) {
   managed->deleter(managed);
 }
 
-constexpr char kPlain[] = "dltensor";
-constexpr char kVersioned[] = "dltensor_versioned";
-
 template <typename Managed>
 Managed* Fill(const std::shared_ptr<Storage>& storage, const Layout& layout) {
   auto* made = new Export<Managed>{};
@@ -131,10 +128,11 @@ nb::object MakeCapsule(const Array& array, nb::handle stream,
   }
   Prepare(array, stream);
   if (!versioned) return MakePlainCapsule(storage, array.layout());
-  return Steal(PyCapsule_New(
-      MakeManaged(storage, array.layout()), kVersioned, [](PyObject* capsule) {
-        DropCapsule<DLManagedTensorVersioned>(capsule, kVersioned);
-      }));
+  return Steal(PyCapsule_New(MakeManaged(storage, array.layout()),
+                             kVersionedCapsule, [](PyObject* capsule) {
+                               DropCapsule<DLManagedTensorVersioned>(
+                                   capsule, kVersionedCapsule);
+                             }));
 }
 
 DLManagedTensorVersioned* MakeManaged(const std::shared_ptr<Storage>& storage,
@@ -147,9 +145,9 @@ DLManagedTensorVersioned* MakeManaged(const std::shared_ptr<Storage>& storage,
 
 nb::object MakePlainCapsule(const std::shared_ptr<Storage>& storage,
                             const Layout& layout) {
-  return Steal(PyCapsule_New(Fill<DLManagedTensor>(storage, layout), kPlain,
+  return Steal(PyCapsule_New(Fill<DLManagedTensor>(storage, layout), kCapsule,
                              [](PyObject* capsule) {
-                               DropCapsule<DLManagedTensor>(capsule, kPlain);
+                               DropCapsule<DLManagedTensor>(capsule, kCapsule);
                              }));
 }
 

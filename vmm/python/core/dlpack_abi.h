@@ -35,6 +35,7 @@ struct DLTensor {
   std::uint64_t byte_offset;
 };
 
+inline constexpr char kCapsule[] = "dltensor";
 struct DLManagedTensor {
   DLTensor dl_tensor;
   void* manager_ctx;
@@ -48,6 +49,7 @@ struct DLPackVersion {
 
 inline constexpr std::uint64_t kDLFlagReadOnly = 1;
 
+inline constexpr char kVersionedCapsule[] = "dltensor_versioned";
 struct DLManagedTensorVersioned {
   DLPackVersion version;
   void* manager_ctx;

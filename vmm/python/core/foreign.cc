@@ -59,16 +59,14 @@ nb::object CapsuleOf(nb::handle object, const DLDevice& device) {
 }
 
 const DLTensor* TensorOf(nb::handle capsule) {
-  constexpr char kVersioned[] = "dltensor_versioned";
-  constexpr char kPlain[] = "dltensor";
-  if (PyCapsule_IsValid(capsule.ptr(), kVersioned) != 0) {
+  if (PyCapsule_IsValid(capsule.ptr(), kVersionedCapsule) != 0) {
     const auto* managed = static_cast<const DLManagedTensorVersioned*>(
-        PyCapsule_GetPointer(capsule.ptr(), kVersioned));
+        PyCapsule_GetPointer(capsule.ptr(), kVersionedCapsule));
     return managed->version.major == 1 ? &managed->dl_tensor : nullptr;
   }
-  if (PyCapsule_IsValid(capsule.ptr(), kPlain) == 0) return nullptr;
+  if (PyCapsule_IsValid(capsule.ptr(), kCapsule) == 0) return nullptr;
   return &static_cast<const DLManagedTensor*>(
-              PyCapsule_GetPointer(capsule.ptr(), kPlain))
+              PyCapsule_GetPointer(capsule.ptr(), kCapsule))
               ->dl_tensor;
 }
 
