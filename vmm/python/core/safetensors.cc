@@ -72,48 +72,38 @@ std::size_t FileWith(const std::vector<const Safetensors*>& headers,
 }
 
 // One file's tensors on their way to a layout.
-class Adding {
- public:
-  Adding(WeightsLayout& layout, std::uint64_t file, const std::string& path,
-         nb::handle shard, std::vector<vmmshare_file_read>& reads)
-      : layout_(layout),
-        file_(file),
-        path_(path),
-        shard_(shard),
-        reads_(reads) {}
+struct Adding {
+  WeightsLayout& layout;
+  const std::uint64_t file;
+  const std::string& path;
+  const nb::handle shard;
+  std::vector<vmmshare_file_read>& reads;
 
   // ALREADY_EXISTS is told and not raised: the caller knows the files.
   bool Add(const vmmshare_tensor& tensor) {
-    if (shard_.is_none()) {
-      const auto place = AddTensor(layout_, tensor, path_);
+    if (shard.is_none()) {
+      const auto place = AddTensor(layout, tensor, path);
       if (!place.has_value()) return false;
-      reads_.push_back(
-          {*place, file_, tensor.offset, tensor.bytes, tensor.bytes});
+      reads.push_back(
+          {*place, file, tensor.offset, tensor.bytes, tensor.bytes});
       return true;
     }
     const nb::tuple whole = ShapeOf(tensor);
     const std::vector<std::int64_t> shape =
-        python::ShapeOf(shard_.attr("lengths")(tensor.name, whole));
+        python::ShapeOf(shard.attr("lengths")(tensor.name, whole));
     const auto rows = nb::cast<std::vector<std::array<std::uint64_t, 3>>>(
-        shard_.attr("rows")(tensor.name, whole, tensor.bytes));
+        shard.attr("rows")(tensor.name, whole, tensor.bytes));
     vmmshare_tensor taken = tensor;
     taken.rank = static_cast<std::uint32_t>(shape.size());
     taken.shape = shape.data();
     taken.strides = nullptr;
-    const auto place = AddTensor(layout_, taken, path_);
+    const auto place = AddTensor(layout, taken, path);
     if (!place.has_value()) return false;
     for (const auto& [offset, bytes, pitch] : rows) {
-      reads_.push_back({*place, file_, tensor.offset + offset, bytes, pitch});
+      reads.push_back({*place, file, tensor.offset + offset, bytes, pitch});
     }
     return true;
   }
-
- private:
-  WeightsLayout& layout_;
-  const std::uint64_t file_;
-  const std::string& path_;
-  const nb::handle shard_;
-  std::vector<vmmshare_file_read>& reads_;
 };
 
 }  // namespace
@@ -124,7 +114,7 @@ FileReads AddFiles(WeightsLayout& layout,
                    nb::handle shard) {
   FileReads all;
   for (std::size_t file = 0; file < headers.size(); ++file) {
-    Adding adding(layout, file, paths.at(file), shard, all.reads);
+    Adding adding{layout, file, paths.at(file), shard, all.reads};
     ForEach(*headers[file], [&](const vmmshare_tensor& tensor) {
       if (!select.is_none() &&
           !nb::cast<bool>(nb::bool_(select(tensor.name, file)))) {
