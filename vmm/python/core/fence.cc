@@ -130,16 +130,15 @@ void Wait(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   });
 }
 
-// A slice of a wait. Whose owner has gone is signalled no more, unless it was
-// before.
+// A slice of a wait. A fence whose owner has gone is signalled no more, but may have
+// been before.
 vmmshare_status WaitASlice(vmmshare_fence* fence,
                            const vmmshare_fence_pool* pool, std::uint64_t value,
                            std::int64_t slice, vmmshare_error** error) {
   const vmmshare_status waited =
       vmmshare_fence_wait_host(fence, value, slice, error);
-  if (waited != VMMSHARE_DEADLINE_EXCEEDED) return waited;
+  if (waited != VMMSHARE_DEADLINE_EXCEEDED || pool == nullptr) return waited;
   vmmshare_error* why = nullptr;
-  if (pool == nullptr) return waited;
   const vmmshare_status owner = vmmshare_fence_pool_connection(pool, &why);
   if (owner == VMMSHARE_OK) return waited;
   vmmshare_error_free(std::exchange(*error, nullptr));
@@ -165,11 +164,7 @@ std::uint64_t Value(const Fence& self) {
   return value;
 }
 
-void Abandon(const Fence& self) {
-  Do(self, [](vmmshare_fence* fence, vmmshare_error** error) {
-    return vmmshare_fence_abandon(fence, error);
-  });
-}
+void Abandon(const Fence& self) { Do(self, &vmmshare_fence_abandon); }
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-
+// Memory that goes back to its device for a while: what vmmshare.torch.Region is made of.
 #include "vmm/python/core/handles.h"
 
 namespace nb = nanobind;
@@ -6,7 +6,6 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// What vmmshare.torch.Region is made of.
 struct Region {
   Holder<vmmshare_region> handle;
 };
