@@ -77,6 +77,10 @@ nanobind::object MakeCapsule(const Array& array, nanobind::handle stream,
 nanobind::object MakeUnflaggedCapsule(const Array& array,
                                       nanobind::handle stream);
 
+// For __cuda_array_interface__: AttributeError for memory of the host, or a dtype that
+// it does not name.
+nanobind::dict MakeCudaArrayInterface(const Array& array);
+
 // NumPy's array of the same memory, for its __array__: a copy where `copy` is true
 // or `dtype` is another. TypeError where NumPy cannot look at the memory.
 nanobind::object MakeNumPyArray(const Object<Array>& self,

@@ -1,3 +1,5 @@
+// What other libraries take an array by: DLPack, __cuda_array_interface__ and NumPy's
+// __array__.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -5,6 +7,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/dlpack_abi.h"
+#include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
 #include "vmm/python/core/text.h"
 
@@ -154,6 +157,29 @@ nb::object MakePlainCapsule(const std::shared_ptr<Storage>& storage,
 nb::object MakeUnflaggedCapsule(const Array& array, nb::handle stream) {
   Prepare(array, stream);
   return MakePlainCapsule(array.storage(), array.layout());
+}
+
+nb::dict MakeCudaArrayInterface(const Array& array) {
+  const auto storage = array.storage();
+  const Place& place = storage->place;
+  const DType& dtype = *array.layout().dtype;
+  if (place.device.device_type != kDLCUDA || dtype.typestr == nullptr) {
+    throw nb::attribute_error(
+        place.device.device_type != kDLCUDA
+            ? "__cuda_array_interface__: it is memory of the host"
+            : "__cuda_array_interface__: it has no such dtype; use DLPack");
+  }
+  storage->CheckIsThere();
+  array.Order(LegacyStream());
+  storage->UseOnUnsaid();
+  nb::dict interface;
+  interface["version"] = 3;
+  interface["typestr"] = dtype.typestr;
+  interface["shape"] = TupleOf(array.layout().shape);
+  interface["strides"] = TupleOf(array.layout().strides, dtype.itemsize());
+  interface["data"] = nb::make_tuple(array.address(), place.readonly);
+  interface["stream"] = 1;
+  return interface;
 }
 
 nb::object MakeNumPyArray(const Object<Array>& self, nb::handle dtype,
