@@ -355,9 +355,9 @@ def test_a_writer_that_is_dropped_leaves_no_fence_that_the_gpu_will_write(ends, 
     buffer, _, gate = used
     with pytest.raises(vs.errors.DeadlineExceeded):
         buffer.wait(timeout=0)
-    kept = len(vs._sync._kept)
+    kept = len(vs._marks._kept)
     ends[0]._free.let_go(0)  # As when its buffers and it are dropped.
-    assert len(vs._sync._kept) == kept + 1
+    assert len(vs._marks._kept) == kept + 1
     gate.signal(1)
     buffer.wait(timeout=60)
 

@@ -781,18 +781,18 @@ def test_a_publisher_that_is_closed_under_work_keeps_its_memory(cuda, streams, g
 
 
 def test_a_publisher_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, copied):
-    kept = len(vs._sync._kept)
+    kept = len(vs._marks._kept)
     publisher = vs.weights.publisher(LIKE)
     work(cuda, gate, streams[0], publisher.acquire(streams[0])["embed"], copied)
     publisher.publish(streams[0])
     closing = on_a_thread(cuda, publisher.close)
     gate.signal(1)
     closing()
-    assert len(vs._sync._kept) == kept
+    assert len(vs._marks._kept) == kept
 
 
 def test_streams_that_come_and_go_leave_no_marks(cuda):
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     for _ in range(300):
         stream = ctypes.c_void_p()
         assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
@@ -805,7 +805,7 @@ def test_streams_that_come_and_go_leave_no_marks(cuda):
 
 @pytest.mark.parametrize("after", [1, 2])  # Itself, and another stream.
 def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(streams, gate, after):
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     gate.wait(streams[0], 1)
     first = marks.mark(streams[0])
     # As if that were destroyed, and the next had its value: this driver gives none again.
@@ -826,7 +826,7 @@ def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(stre
 
 
 def test_marks_on_a_stream_that_stands_still_are_kept_until_they_are_passed(streams, gate):
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     gate.wait(streams[0], 1)
     for _ in range(100):
         marks.put(streams[0])
@@ -839,7 +839,7 @@ def test_marks_on_a_stream_that_stands_still_are_kept_until_they_are_passed(stre
 
 
 def test_who_looks_again_and_again_does_not_fill_a_stream_that_stands_still(streams, gate):
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     gate.wait(streams[0], 1)
     marks.put(streams[0])
     waits = []
@@ -892,7 +892,7 @@ def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, ga
 
 
 def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, copied):
-    kept = len(vs._sync._kept)
+    kept = len(vs._marks._kept)
     with vs.weights.publisher(LIKE) as publisher:
         follower = join(cuda, publisher)
         publisher.acquire(streams[0])
@@ -901,7 +901,7 @@ def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, co
         closing = on_a_thread(cuda, follower.close)
         gate.signal(1)
         closing()
-    assert len(vs._sync._kept) == kept
+    assert len(vs._marks._kept) == kept
 
 
 @contextlib.contextmanager
@@ -926,7 +926,7 @@ def is_refused(stream):
 
 def test_nothing_of_a_publisher_or_a_follower_is_put_into_a_graph(cuda, streams):
     ours, theirs, captured = streams
-    kept = len(vs._sync._kept)
+    kept = len(vs._marks._kept)
     publisher = vs.weights.publisher(LIKE, host_node=0)
     with capture(cuda, captured), is_refused(captured):
         publisher.acquire(captured)  # Of whom nobody follows.
@@ -959,7 +959,7 @@ def test_nothing_of_a_publisher_or_a_follower_is_put_into_a_graph(cuda, streams)
     assert captured not in publisher._marks._last and captured not in follower._marks._last
     for one in late, follower, publisher:
         one.close(timeout=60)
-    assert len(vs._sync._kept) == kept
+    assert len(vs._marks._kept) == kept
 
 
 def test_no_copy_is_captured(cuda, streams, monkeypatch):
@@ -979,7 +979,7 @@ def test_no_mark_is_put_into_a_graph(cuda, streams, publisher):
     """A slot, or memory, that such a stream uses since before the capture is never known to be
     free."""
     captured = streams[0]
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     draft = publisher.acquire(captured)
     with capture(cuda, captured):
         with is_refused(captured):
@@ -1165,7 +1165,7 @@ def test_an_interrupted_release_is_done_by_the_next_one(cuda, streams, publisher
 @pytest.mark.parametrize("done", [True, False])
 def test_a_mark_that_ctrl_c_interrupts_holds_up_no_other(streams, done):
     """Nobody knows whether it was put, so nothing is unmapped; those who ask for another have it."""
-    marks = vs._sync.Marks(0)
+    marks = vs._marks.Marks(0)
     marks.mark(streams[0]).wait(60, "the first")
     fence, number = marks._last[streams[0]]
     marks._last[streams[0]] = Pressed(fence, "signal", done), number
@@ -1189,17 +1189,17 @@ def test_a_child_waits_for_no_slot_and_closes_nothing(cuda, streams, publisher):
 
     def leave(one):
         for step in "put", "passed", "close":
-            setattr(vs._sync.Marks, step, lambda *_: work())
+            setattr(vs._marks.Marks, step, lambda *_: work())
         with pytest.raises(ValueError, match="of the child"), one:
             raise ValueError("of the child")
         one.__del__()
-        assert len(vs._sync._kept) == kept
+        assert len(vs._marks._kept) == kept
 
     def wait():
         with pytest.raises(vs.errors.FailedPrecondition, match="forked child"):
             slot.wait()
 
-    kept = len(vs._sync._kept)
+    kept = len(vs._marks._kept)
     with publisher._marks._turn, follower._marks._turn:  # As a thread that puts a mark has it.
         assert in_a_child(wait) == 0
         for one in publisher, follower:

@@ -1647,7 +1647,7 @@ def connections(keeper, monkeypatch):
     """put() of a draft has these, and the keeper stands still."""
     made = [vs.Keeper(keeper.address) for _ in range(2)]
     left = iter(made)
-    monkeypatch.setattr(vmmshare._sets, "Keeper", lambda *how, **more: next(left))
+    monkeypatch.setattr(vs.keeper, "Keeper", lambda *how, **more: next(left))
     keeper.stop()
     yield made
     for connection in made:

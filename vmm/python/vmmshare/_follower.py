@@ -10,9 +10,11 @@ import typing
 from . import connect
 from ._closing import Closing
 from ._core import Allocation
+from ._deadlines import deadline_of, left_of
+from ._marks import Marks, check_not_captured, keep
 from ._ring import Item, RingBuffer, RingReader, open_ring
 from ._sets import TensorSet
-from ._sync import (Marks, check_not_captured, deadline_of, hear_slots, keep, left_of, socket_of)
+from ._sync import hear_slots, socket_of
 from .errors import (DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange,
                      VmmshareError)
 

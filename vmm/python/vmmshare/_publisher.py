@@ -12,10 +12,11 @@ import typing
 from . import serve
 from ._closing import Closing
 from ._core import Device, FencePool, Share, devices
+from ._deadlines import deadline_of, left_of
+from ._marks import Marks, check_not_captured, keep
 from ._ring import Item, RingHome, RingWriter
 from ._sets import Draft, draft
-from ._sync import (MOST_SLOTS, Marks, check_not_captured, deadline_of, keep, left_of, socket_of,
-                    tell_slots)
+from ._sync import MOST_SLOTS, socket_of, tell_slots
 from .errors import (Aborted, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument,
                      Unavailable, VmmshareError)
 

@@ -9,7 +9,8 @@ import time
 import typing
 
 from . import _core
-from ._sync import check_not_captured, deadline_of, keep, left_of
+from ._deadlines import deadline_of, left_of
+from ._marks import check_not_captured, keep
 from .errors import DeadlineExceeded
 
 CPU = 1  # DLPack's name of it.

@@ -12,8 +12,9 @@ import typing
 from . import _core, errors
 from ._closing import Closing, check_open
 from ._core import Array, Device
-from ._sync import (Mark, Marks, check_connection, check_is_here, deadline_of, keep,
-                    left_of)
+from ._deadlines import deadline_of, left_of
+from ._marks import Mark, Marks, check_is_here, keep
+from ._sync import check_connection
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:

@@ -13,7 +13,7 @@ import typing
 from . import _core, _reads
 from ._closing import Closing
 from ._core import Allocation, Array, Device
-from ._sync import deadline_of
+from ._deadlines import deadline_of
 from .errors import FailedPrecondition
 
 __all__ = ["Served", "open_array", "open_parts", "serve_array"]

@@ -3,18 +3,18 @@ has the names."""
 
 from __future__ import annotations
 
-import time
 import typing
 
 from . import _core
 from ._closing import Closing, check_open
-from ._core import Allocation, Array, Keeper
+from ._core import Allocation, Array
+from ._marks import Mark, Marks
 from ._names import checked_name
 from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
-from ._sync import Mark, Marks, left_since
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from .keeper import _connected
 
 if typing.TYPE_CHECKING:
     import torch
@@ -160,16 +160,14 @@ def reach_keeper(name: str, address: Path, timeout: "float | None") -> "float | 
     keeper can be asked. What is left of the timeout, for put_written(). The connection is closed:
     a keeper that is started anew meanwhile is asked then."""
     checked_name(name)
-    began = time.monotonic()
-    with Keeper(address, timeout=timeout):
-        return left_since(began, timeout)
+    with _connected(address, timeout) as (_, left):
+        return left()
 
 
 def put_written(writer: typing.Any, name: str, checksum: bool, address: Path,
                 timeout: "float | None") -> int:
-    began = time.monotonic()
-    with Keeper(address, timeout=timeout) as keeper:
-        return writer.publish(keeper, name, checksum, left_since(began, timeout))
+    with _connected(address, timeout) as (keeper, left):
+        return writer.publish(keeper, name, checksum, left())
 
 
 class Draft(typing.Mapping[str, Array], Closing):

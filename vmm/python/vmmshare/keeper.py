@@ -17,8 +17,8 @@ import time
 import typing
 
 from ._core import Allocation, Device, Keeper
+from ._deadlines import deadline_of, left_of
 from ._paths import Path
-from ._sync import left_since
 
 __all__ = ["attach", "drop", "list", "put"]
 
@@ -29,7 +29,8 @@ def _connected(address: Path, timeout: "float | None"
     """A connection, and what says how much is left of the timeout."""
     began = time.monotonic()
     with Keeper(address, timeout=timeout) as keeper:
-        yield keeper, lambda: left_since(began, timeout)
+        deadline = deadline_of(timeout, began)  # Keeper() has checked what it is.
+        yield keeper, lambda: left_of(deadline)
 
 
 def put(name: str, allocation: Allocation, *, seal: bool = False, address: Path = "",
