@@ -21,7 +21,7 @@ def torch(cuda, monkeypatch):
     modules["torch"].cuda = fake_torch_memory.Cuda(cuda)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(vs.torch, "_hooks", {})
+    monkeypatch.setattr(vs._torch_memory, "_hooks", {})
     monkeypatch.setattr(vs.torch, "_pools", {})
     return modules["torch"]
 

@@ -686,7 +686,7 @@ def saver(cuda, monkeypatch):
     modules["torch"].cuda = fake_torch_memory.Cuda(cuda)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(vs.torch, "_hooks", {})
+    monkeypatch.setattr(vs._torch_memory, "_hooks", {})
     monkeypatch.delitem(sys.modules, "torch_memory_saver", raising=False)
     import torch_memory_saver
     made = torch_memory_saver.RegionMemorySaver()

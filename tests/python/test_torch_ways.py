@@ -363,7 +363,7 @@ def test_a_closed_pool_makes_room_for_another(torch, driver, monkeypatch):
     monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(
         MemPool=lambda allocator: object(), device=lambda ordinal: contextlib.nullcontext(),
         memory=types.SimpleNamespace(CUDAPluggableAllocator=lambda *names: made)), raising=False)
-    monkeypatch.setattr(vs.torch, "_hooks", {})
+    monkeypatch.setattr(vs._torch_memory, "_hooks", {})
     monkeypatch.setattr(vs.torch, "_pools", {})
     first, second = vs.Pool(), vs.Pool()
     mem_pool = vs.torch.mem_pool(first)
@@ -400,7 +400,7 @@ modules["torch"].cuda = types.SimpleNamespace(
     memory=types.SimpleNamespace(CUDAPluggableAllocator=Plugged))
 sys.modules.update(modules)
 import vmmshare.torch
-vmmshare.torch._pools[0] = None, vmmshare.torch._make_mem_pool("", 0)
+vmmshare.torch._pools[0] = None, vmmshare.torch.make_mem_pool("", 0)
 """
 
 
