@@ -34,7 +34,23 @@ def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
     return tensors.tensors(torch.Tensor, torch.from_dlpack, as_dtype)
 
 
-class TensorSet(typing.Mapping[str, Array], Closing):
+class _Arrays(typing.Mapping[str, Array], Closing):
+    """Arrays by name, which are had until it is closed."""
+
+    def _all(self) -> "dict[str, Array]":
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> Array:
+        return self._all()[name]
+
+    def __iter__(self) -> "typing.Iterator[str]":
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+class TensorSet(_Arrays):
     """A set that was opened: arrays by name, which lie where they lie for everybody.
 
     The arrays keep the memory; close() lets go of it when they are gone. They are read-only:
@@ -91,15 +107,6 @@ class TensorSet(typing.Mapping[str, Array], Closing):
         if self._arrays is None:
             self._arrays = self._set.arrays()
         return self._arrays
-
-    def __getitem__(self, name: str) -> Array:
-        return self._all()[name]
-
-    def __iter__(self) -> "typing.Iterator[str]":
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
 
     def __repr__(self) -> str:
         if self._set.closed:
@@ -170,7 +177,7 @@ def put_written(writer: typing.Any, name: str, checksum: bool, address: Path,
         return writer.publish(keeper, name, checksum, left())
 
 
-class Draft(typing.Mapping[str, Array], Closing):
+class Draft(_Arrays):
     """A set that is not put yet: arrays by name, to be written where they will be read. See
     draft(). The arrays keep the memory."""
 
@@ -240,15 +247,6 @@ class Draft(typing.Mapping[str, Array], Closing):
     def _all(self) -> "dict[str, Array]":
         check_open(self._writer)
         return self._arrays
-
-    def __getitem__(self, name: str) -> Array:
-        return self._all()[name]
-
-    def __iter__(self) -> "typing.Iterator[str]":
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
 
 
 def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
