@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
     import torch
 
 
-LAPS_AHEAD = 2  # That a ring's writer may be: RingWriter::Acquire().
+_LAPS_AHEAD = 2  # That a ring's writer may be: RingWriter::Acquire().
 
 
 class Follower(Closing):
@@ -85,7 +85,7 @@ class Follower(Closing):
         self._settle(stream)
         # A publisher is two laps ahead at most. One that is as fast as this loop, or lies, would
         # have it go on for ever.
-        for _ in range(LAPS_AHEAD * len(self._sets)):
+        for _ in range(_LAPS_AHEAD * len(self._sets)):
             if self.finished and not self._came:
                 break
             try:
@@ -97,10 +97,10 @@ class Follower(Closing):
             except OutOfRange:
                 self.finished = True
                 break
-        if self._buffer is None and self._has_begun:
-            raise OutOfRange("the publisher has finished, and its last update was given back",
-                             "Look at `finished` before, or keep the last update.")
         if self._buffer is None:
+            if self._has_begun:
+                raise OutOfRange("the publisher has finished, and its last update was given back",
+                                 "Look at `finished` before, or keep the last update.")
             raise OutOfRange("the publisher finished before its first update",
                              "Publish one before finish().")
         # The update that is in use may be there for another stream's work alone.
@@ -164,8 +164,7 @@ class Follower(Closing):
 
     def torch(self) -> "dict[str, torch.Tensor]":
         """The tensors of the update in use; made once for each slot."""
-        if self._buffer is None:
-            raise FailedPrecondition("no update is in use", "Call latest() first.")
+        self._in_use()
         if self.slot not in self._tensors:
             self._tensors[self.slot] = self._sets[self.slot].torch()
         return self._tensors[self.slot]
@@ -173,9 +172,12 @@ class Follower(Closing):
     def wait(self, *, timeout: "float | None" = 10.0) -> None:
         """Returns when all of the update in use is there, for a host that looks at it; streams
         need no wait. Aborted or Unavailable when it never will be."""
+        self._in_use().wait(timeout=timeout)
+
+    def _in_use(self) -> RingBuffer:
         if self._buffer is None:
             raise FailedPrecondition("no update is in use", "Call latest() first.")
-        self._buffer.wait(timeout=timeout)
+        return self._buffer
 
     def release(self, stream: int = 0) -> None:
         """Gives the update back after what is on `stream` now: none is in use then, and latest()

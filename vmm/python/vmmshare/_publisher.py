@@ -106,12 +106,12 @@ class Publisher(Closing):
             while f"follower {added}" in self._followers:  # One that was given.
                 added += 1
             name = f"follower {added}"
-        if name in self._followers or self._acquired or self._is_handed_over_in_part:
-            raise FailedPrecondition(
-                f"add({name!r}) " + ("of a name that a follower has" if name in self._followers else
-                                     "while an update is acquired"),
-                "Give each a name of its own." if name in self._followers else
-                "Publish it first.")
+        if name in self._followers:
+            raise FailedPrecondition(f"add({name!r}) of a name that a follower has",
+                                     "Give each a name of its own.")
+        if self._acquired or self._is_handed_over_in_part:
+            raise FailedPrecondition(f"add({name!r}) while an update is acquired",
+                                     "Publish it first.")
         deadline = deadline_of(timeout)
         own = socket_of(connection)
         with self._marks.behind(stream), contextlib.ExitStack() as undo:  # Which tells it.
@@ -132,12 +132,15 @@ class Publisher(Closing):
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
-        no follower uses what is there: it is free in the order of the stream, and a host that
-        writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not
-        looked for an update for two rounds of the slots; it may be tried again, on another stream
-        too, as it may after what was not published. What was written on the stream before is for
-        the caller to wait for. FailedPrecondition while `stream` is captured into a graph, and
-        when publish() has handed over the one before in part: then call that again first."""
+        no follower uses what is there.
+
+        It is free in the order of the stream: a host that writes to it calls the slot's wait()
+        first. What was written on the stream before is for the caller to wait for. After an
+        exception, or without a publish(), it may be called again, on another stream too.
+
+        DeadlineExceeded names a follower that has not looked for an update for two rounds of the
+        slots; FailedPrecondition while `stream` is captured into a graph, and when publish() has
+        handed over the one before in part: then call that again first."""
         self._check_open()
         if self._is_handed_over_in_part:
             raise FailedPrecondition(
@@ -172,8 +175,13 @@ class Publisher(Closing):
                                      "Use it before close(), or before its `with` block ends.")
 
     @property
+    def _place(self) -> int:
+        """Of the next update's slot."""
+        return (self.number + 1) % len(self._slots)
+
+    @property
     def _slot(self) -> Draft:
-        return self._slots[(self.number + 1) % len(self._slots)]
+        return self._slots[self._place]
 
     @property
     def _is_handed_over_in_part(self) -> bool:
@@ -227,12 +235,15 @@ class Publisher(Closing):
 
     def copy(self, tensors: "typing.Mapping[str, torch.Tensor]", *,
              timeout: "float | None" = 10.0) -> Update:
-        """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
-        are no aliases must be given; those of another type are converted. KeyError for a name
-        that is missing, ValueError for another shape. After an exception it may be called again:
-        an update that was handed over in part is then handed over to all first. To memory of the
-        host it is this thread that copies, and from there it waits until the GPU has read it;
-        first, for the GPU to let go of the slot: DeadlineExceeded if it does not."""
+        """acquire(), a copy of PyTorch's tensors on its current stream, and publish().
+
+        All that are no aliases must be given; those of another type are converted. KeyError for a
+        name that is missing, ValueError for another shape. After an exception it may be called
+        again: an update that was handed over in part is then handed over to all first.
+
+        To memory of the host it is this thread that copies, and from there it waits until the GPU
+        has read it. Before either it waits for the GPU to let go of the slot: DeadlineExceeded if
+        it does not."""
         try:
             import torch
         except ImportError as error:
@@ -262,27 +273,26 @@ class Publisher(Closing):
             # The GPU copies the first while the next are looked at.
             others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
             if others:
-                names = list(to)
-                for name, one, other in ((names[i], to[names[i]], given[i]) for i in others):
+                names = [slot.own[i] for i in others]
+                here, there = [to[name] for name in names], [given[i] for i in others]
+                for name, one, other in zip(names, here, there):
                     if one.shape != other.shape:  # PyTorch would broadcast it.
                         raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; "
                                          f"expected {tuple(one.shape)}")
                 # What is pinned may be written to again once this returns.
-                at_once = on_host or not all(given[i].is_cuda for i in others)
+                at_once = on_host or not all(other.is_cuda for other in there)
                 if at_once and not on_host:
                     await_slot("from")
                 with torch.no_grad():
-                    torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
-                                         non_blocking=not at_once)
+                    torch._foreach_copy_(here, there, non_blocking=not at_once)
         return self.publish(stream, timeout=left_of(deadline))
 
     def _own_of_slot(self) -> "dict[str, torch.Tensor]":
         """The next update's tensors, but for aliases; made once for each slot."""
-        place = (self.number + 1) % len(self._slots)
-        if place not in self._tensors:
+        if self._place not in self._tensors:
             made = self._slot.torch()
-            self._tensors[place] = {name: made[name] for name in self._slot.own}
-        return self._tensors[place]
+            self._tensors[self._place] = {name: made[name] for name in self._slot.own}
+        return self._tensors[self._place]
 
     def _drop(self, name: str, why: VmmshareError) -> None:
         self._lost[name] = why
