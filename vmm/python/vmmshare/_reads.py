@@ -13,7 +13,7 @@ from ._deadlines import deadline_of, left_of
 from ._marks import check_not_captured, keep
 from .errors import DeadlineExceeded
 
-CPU = 1  # DLPack's name of it.
+CPU, CUDA = 1, 2  # DLPack's names of devices.
 
 
 class Read(typing.NamedTuple):

@@ -14,6 +14,7 @@ from ._closing import Closing, check_open
 from ._core import Array, Device
 from ._deadlines import deadline_of, left_of
 from ._marks import Mark, Marks, check_is_here, keep
+from ._reads import CPU
 from ._sync import check_connection
 
 
@@ -87,7 +88,7 @@ class RingBuffer:
         self._given_on = False
         self.ptr, self.nbytes, self.tag, self.number = item
 
-    def _item(self) -> "tuple[int, int, int, int]":
+    def _item(self) -> Item:
         return self.ptr, self.nbytes, self.tag, self.number
 
     def array(self, shape: typing.Any, dtype: typing.Any, offset: int = 0) -> Array:
@@ -135,17 +136,17 @@ class _End(Closing):
         return RingBuffer(self._ring, item, stream, self._free)
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
-        """The next buffer, for later work on `stream`, a CUstream as an int. ValueError for 2,
-        each thread's own.
+        """The next buffer, for later work on `stream`, a CUstream as an int.
 
         The writer's is free by then, the reader's is full, in the order of the stream: a host that
-        writes to it or looks at it calls the buffer's wait() first. OutOfRange when the writer has
-        finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
-        abort(), or closed while an array of a buffer lives. FailedPrecondition, at once, when the
-        next buffer is acquired since the lap before, by this thread or another one, and not
-        published, or released, yet: call it again after that. So it is while `stream` is captured
-        into a graph. A buffer that came as Ctrl-C ended the call is the next
-        one again.
+        writes to it or looks at it calls the buffer's wait() first. A buffer that came as Ctrl-C
+        ended the call is the next one again.
+
+        OutOfRange when the writer has finished, DeadlineExceeded, Unavailable when the other end
+        has gone, Aborted when it called abort(), or closed while an array of a buffer lives.
+        FailedPrecondition while `stream` is captured into a graph; and, at once, when the next
+        buffer is acquired since the lap before, by this thread or another one: call it again once
+        that is published, or released. ValueError for stream 2, each thread's own.
         """
         buffer = self._next_unclaimed()
         if buffer is None:
@@ -243,7 +244,7 @@ class RingReader(_End):
             except errors.OutOfRange:
                 return
             try:
-                if buffer.array(0, "uint8").__dlpack_device__()[0] == 1:
+                if buffer.array(0, "uint8").__dlpack_device__()[0] == CPU:
                     buffer.wait(timeout=left_of(deadline))
             except errors.DeadlineExceeded:
                 self._unseen = buffer

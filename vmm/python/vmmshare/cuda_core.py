@@ -8,6 +8,7 @@ import weakref
 
 from . import _served, errors
 from ._core import Array, Pool
+from ._reads import CUDA
 
 __all__ = ["buffer", "memory_resource", "view"]
 
@@ -63,7 +64,7 @@ def buffer(of: Array, *, stream: typing.Any = 0, readonly: bool = False):
         strides.append(step)
     if of.nbytes and any(n > 1 and s != d for n, s, d in zip(of.shape, of.strides, strides)):
         raise ValueError(f"the array is not dense: shape {of.shape}, strides {of.strides}")
-    if of.__dlpack_device__()[0] == 2:  # DLPack's kDLCUDA.
+    if of.__dlpack_device__()[0] == CUDA:
         of._use_on(_stream_of(stream))
     return make(of.ptr, of.nbytes, owner=of)
 

@@ -11,6 +11,7 @@ import contextlib
 
 from . import _core
 from ._core import Array, Pool
+from ._reads import CUDA
 from .errors import ResourceExhausted
 
 __all__ = ["allocator", "array", "use_pool"]
@@ -89,7 +90,7 @@ def array(of: Array):
     """
     cupy = _library()
     kind, device = of.__dlpack_device__()
-    if kind != 2:
+    if kind != CUDA:
         raise ValueError("the array is on the host; CuPy wants one of a device")
     of._use_on(cupy.cuda.get_current_stream().ptr)
     dtype = cupy.dtype(of.dtype)
