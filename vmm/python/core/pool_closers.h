@@ -27,9 +27,9 @@ class PoolCloser {
   // A block of `pool` goes back after `use`. REQUIRES: a PoolCloser closes it.
   static void GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
                             StreamUse use);
-  // Whether `pool` asks no more after `stream`, for who keeps that until then: the
-  // GPU has passed what went back on it before this, or that will never be known.
-  // Waits for nothing. REQUIRES: as above.
+  // Whether `stream` needs not be kept for `pool` any more, which asks the driver after
+  // it until then: the GPU has passed what went back on it before this, or that will
+  // never be known. Waits for nothing. REQUIRES: as above.
   static bool Forget(const std::shared_ptr<vmmshare_pool>& pool, void* stream);
 
  private:

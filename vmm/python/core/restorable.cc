@@ -261,14 +261,14 @@ void DefineRestorable(nb::module_& module) {
            nb::arg("timeout").none() = 10.0,
            "Brings it back at the same addresses. Own memory gets what was "
            "kept, or what a file\nat `path` has from `offset` on, or what "
-           "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
-           "FailedPrecondition, and so is a restore without either where "
-           "nothing\nwas kept. Another\nprocess's: waits until "
-           "its owner has restored it, ResourceExhausted if that has not\n"
-           "after `timeout` seconds, None for ever. DeadlineExceeded when "
-           "another release or\nrestore of it goes on until then, or the owner "
-           "does not answer. After an exception\nit is released as before; "
-           "after Ctrl-C it goes on until then.")
+           "fill(ptr, nbytes) writes there. Another process's\nwaits until its "
+           "owner has restored it: ResourceExhausted if that has not after "
+           "`timeout`\nseconds, None for ever.\n\n"
+           "FailedPrecondition of own memory without `fill` and `path` where "
+           "nothing was kept, and for\na release or restore while `fill` runs. "
+           "DeadlineExceeded when another release or restore\nof it goes on "
+           "until `timeout`, or the owner does not answer. After an exception "
+           "it is released\nas before; after Ctrl-C it goes on until then.")
       .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,
            "A typed view from `offset` bytes on, good whenever the memory is "

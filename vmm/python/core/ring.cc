@@ -201,10 +201,10 @@ void Await(const Ring& self, nb::handle item, nb::handle timeout) {
               });
 }
 
-// What a reader says that goes while its memory has to stay: as long as it is
-// connected its writer would wait for it. As vmmshare_ring_close() it waits until
-// the GPU has passed what was released. The writer has lost nothing by the abort
-// where all had been given back: values that a fence had reached stay reached.
+// Of a reader that goes while its memory has to stay: hangs up by an abort, for as
+// long as it is connected its writer would wait for it. Before, as vmmshare_ring_close(),
+// it waits until the GPU has passed what was released: a writer that has all back loses
+// nothing by the abort, for values that a fence has reached stay reached.
 void LeaveWriter(vmmshare_ring* ring, Turns& turns) {
   constexpr auto kPatience = std::chrono::seconds(10);
   Turns::Place place(turns);

@@ -83,10 +83,12 @@ def dma_bufs(memory: typing.Any, *, offset: int = 0, nbytes: int = 0,
 
     pcie: to be reached over PCIe, also where there is another way; not every device has it (a H100
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
-    of the call. InvalidArgument for what is no multiple of the page size or leaves the memory;
-    FailedPrecondition where the device has no dma-buf, and for memory of the host and managed
-    memory; for what is mapped for reading alone, since a descriptor gives whole access; of
-    an Allocation that was adopted or imported, give an array.
+    of the call.
+
+    InvalidArgument for what is no multiple of the page size or leaves the memory. FailedPrecondition
+    where the device has no dma-buf; for memory of the host and managed memory; for what is mapped
+    for reading alone, since a descriptor gives whole access; for an Allocation that was adopted or
+    imported, of which an array is to be given.
     """
     if not 0 <= offset < 2**64 or not 0 <= nbytes < 2**64:
         raise InvalidArgument(f"offset is {offset} and nbytes {nbytes}; expected 0 to 2**64 - 1",

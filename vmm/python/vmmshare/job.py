@@ -97,9 +97,9 @@ class KeyValues:
     set(key, value): keys are text, values bytes. get(key, timeout): the value, as bytes, bytearray
     or memoryview, waiting up to `timeout` seconds for somebody to set it; None or TimeoutError when
     nobody has. What is none of these, the str of a store that decodes for example, is a TypeError of
-    the call that takes the exchange. delete(key):
-    with it the store holds what the last three rounds put and no more. name: the same on all ranks;
-    of exchanges over one store each has another one, also if one of them has ended before.
+    the call that takes the exchange. delete(key): with it the store holds what the last three rounds
+    put and no more. name: the same on all ranks; of exchanges over one store each has another one,
+    also if one of them has ended before.
 
     What is put is set once, and fetched by those who ask for it; every rank puts the same keys in
     the same rounds, as SymmetricMemory does. fence() raises DeadlineExceeded, with the ranks that

@@ -20,10 +20,10 @@ A trainer that writes its weights anew each step, and engines that switch withou
     follower = vmmshare.weights.follow(connection)                  # an engine
     weights = follower.latest(stream)
 
-In all of these `address` is that of the keeper's socket, this user's own if empty, and
-`timeout` is in seconds, for each thing that the keeper is asked, None for ever; of put() and load()
-for all of these together, which what is read and copied in between does not count for. NotFound: no
-keeper listens there, which these two say before they do anything; start one by `vmmshare keep`. docs/weights.md has the rules.
+In all of these `address` is that of the keeper's socket, this user's own if empty. `timeout` is in
+seconds, None for ever: for each thing that the keeper is asked, but of put() and load() for all of
+these together, without what is read and copied in between. NotFound: no keeper listens there, which
+these two say before they do anything; start one by `vmmshare keep`. docs/weights.md has the rules.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
     """Arrays that were made by this call, for which nobody else can have waited, may be copied on
     the default stream of `device` then; None: of the host. PyTorch's were waited for."""
     torch = torch_type()
-    elsewhere: "dict[int, typing.Any]" = {}
+    of_others: "dict[int, typing.Any]" = {}  # Devices.
     for one in made:
         read = read_array(one)
         if not read.on_device or not read.nbytes or torch is not None and isinstance(one, torch):
@@ -109,8 +109,8 @@ def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
             continue
         on = _core._device_at(read.address)
         if on != device:
-            elsewhere[on] = read
-    for on, read in elsewhere.items():
+            of_others[on] = read
+    for on, read in of_others.items():
         # Another device's default stream waits for nothing: a copy on their own comes after all.
         with Allocation(on, nbytes=1) as last:
             _core._copy_into(last, read.address, 1)
@@ -122,16 +122,17 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         address: Path = "", timeout: "float | None" = 10.0) -> int:
     """Puts arrays, or a state_dict, under a name, in place of the set that is there.
 
-    tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
-    once, but what lies in another's bytes, as tied weights do, stays an alias. ValueError for one
-    that has gaps, as a slice has, and is not PyTorch's, of a device or of a type that NumPy has
-    not, as bfloat16: TensorSet.torch() has those of a set as PyTorch's. The GPU must be done with
-    what it writes to them; for PyTorch's this waits, for what a library joins for Fused, and for
-    the fences that Arrays were opened with, `timeout` seconds at most: DeadlineExceeded, or
-    Unavailable once who serves such a fence has ended.
+    tensors: PyTorch's, or anything with __dlpack__, of the host or a device. Each is copied once;
+    what lies in another's bytes, as tied weights do, stays an alias. What has gaps, as a slice has,
+    is made dense: ValueError where it is not PyTorch's, and of a device or of a type that NumPy has
+    not, as bfloat16. TensorSet.torch() has those of a set as PyTorch's.
     host_node: on that NUMA node of the host instead of the device. checksum: for verify(), also of
     what was on a device, which takes it. shard: what this rank takes of each; its metadata say
     which one it was.
+
+    The GPU must be done with what it writes to the tensors. This waits for PyTorch's, and, `timeout`
+    seconds at most, for what a library joins for Fused and for the fences that Arrays were opened
+    with: DeadlineExceeded, or Unavailable once who serves such a fence has ended.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile, or
     dropped the old one, FailedPrecondition when what is under the name is no set,
