@@ -23,9 +23,9 @@ namespace {
 
 // Bytes from the first element to the last, and whether the elements fill these,
 // each once, in whatever order.
-std::pair<std::uint64_t, bool> Measure(const std::vector<std::int64_t>& shape,
-                                       const std::vector<std::int64_t>& strides,
-                                       std::int64_t itemsize) {
+std::pair<std::uint64_t, bool> Measure(const Layout& layout) {
+  const std::vector<std::int64_t>& shape = layout.shape;
+  const std::vector<std::int64_t>& strides = layout.strides;
   std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;
   std::int64_t count = 1;  // From the first element to the last.
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -38,7 +38,7 @@ std::pair<std::uint64_t, bool> Measure(const std::vector<std::int64_t>& shape,
     if (shape[i] != 1) dimensions.emplace_back(strides[i], shape[i]);
   }
   std::int64_t nbytes = 0;
-  if (__builtin_mul_overflow(count, itemsize, &nbytes)) {
+  if (__builtin_mul_overflow(count, layout.dtype->itemsize(), &nbytes)) {
     throw nb::value_error("the array's shape and strides overflow");
   }
   std::sort(dimensions.begin(), dimensions.end());
@@ -104,10 +104,8 @@ void Reads::Read(nb::handle name, nb::handle array) {
         ReadForeign(which, array, &entry.layout, &device, &entry.kept);
     entry.on_device = device.device_type != kDLCPU;
   }
-  std::tie(entry.nbytes, entry.is_dense) = OfTensor(name, [&] {
-    return Measure(entry.layout.shape, entry.layout.strides,
-                   entry.layout.dtype->itemsize());
-  });
+  std::tie(entry.nbytes, entry.is_dense) =
+      OfTensor(name, [&] { return Measure(entry.layout); });
   entries_.push_back(std::move(entry));
 }
 
@@ -126,17 +124,16 @@ void Reads::Say(nb::handle name, std::uint64_t storage, std::uint64_t offset,
   OfTensor(name, [&] {
     entry.layout.dtype = &DTypeOf(dtype, kPassAsBytes);
     entry.layout.shape = ShapeOf(shape);
-    const std::int64_t itemsize = entry.layout.dtype->itemsize();
     if (!strides.is_none()) {
       entry.layout.strides = ShapeOf(strides);
       if (entry.layout.strides.size() != entry.layout.shape.size()) {
         throw nb::value_error("as many strides as lengths were expected");
       }
-      std::tie(entry.nbytes, entry.is_dense) =
-          Measure(entry.layout.shape, entry.layout.strides, itemsize);
+      std::tie(entry.nbytes, entry.is_dense) = Measure(entry.layout);
     } else {
       // What no shape can be is said of it when it is laid out.
-      const auto nbytes = DenseBytes(entry.layout.shape, itemsize);
+      const auto nbytes =
+          DenseBytes(entry.layout.shape, entry.layout.dtype->itemsize());
       if (nbytes.has_value()) {
         entry.layout.strides = DenseStrides(entry.layout.shape);
       }
