@@ -137,6 +137,32 @@ vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
   });
 }
 
+// On this thread: what the program calls there raises here.
+void RestoreByFill(vmmshare_restorable* memory,
+                   vmmshare_restore_options options, Filler filler,
+                   std::int64_t timeout_ns) {
+  options.fill = &Fill;
+  options.user = &filler;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status = VMMSHARE_OK;
+  // Ctrl-C ends the wait for its turn. Once `fill` was called nothing is repeated.
+  WaitInSlices(
+      timeout_ns,
+      [&](std::int64_t slice, vmmshare_error** why) -> vmmshare_status {
+        const vmmshare_status now =
+            vmmshare_restorable_restore(memory, &options, slice, why);
+        if (!filler.was_called) return now;
+        status = now;
+        error = std::exchange(*why, nullptr);
+        return VMMSHARE_OK;
+      });
+  if (filler.raised.has_value()) {
+    vmmshare_error_free(error);
+    throw nb::python_error(std::move(*filler.raised));
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
 void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
              UInt64<"offset"> offset, nb::handle timeout) {
   CheckIsNotFilled(self);
@@ -151,43 +177,23 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   const auto memory = self.handle.shared();
   const std::int64_t timeout_ns = NanosecondsToAsk(timeout);
   auto options = Sized<vmmshare_restore_options>();
-  if (file.has_value()) options.path = file->c_str();
   options.offset = offset;
-  if (fill.is_none()) {
-    // Of its own, for the call may go on after Ctrl-C.
-    MustOnAThread([memory, options, file, timeout_ns,
-                   restores = self.restores](vmmshare_error** error) {
-      vmmshare_restore_options given = options;
-      if (file.has_value()) given.path = file->c_str();
-      const vmmshare_status status =
-          vmmshare_restorable_restore(memory.get(), &given, timeout_ns, error);
-      if (status == VMMSHARE_OK) ++*restores;
-      return status;
-    });
+  if (!fill.is_none()) {
+    if (file.has_value()) options.path = file->c_str();
+    RestoreByFill(memory.get(), options,
+                  {.call = fill, .is_called = self.is_filled.get()},
+                  timeout_ns);
     return;
   }
-  // On this thread: what the program calls there raises here.
-  Filler filler{.call = fill, .is_called = self.is_filled.get()};
-  options.fill = &Fill;
-  options.user = &filler;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status = VMMSHARE_OK;
-  // Ctrl-C ends the wait for its turn. Once `fill` was called nothing is repeated.
-  WaitInSlices(
-      timeout_ns,
-      [&](std::int64_t slice, vmmshare_error** why) -> vmmshare_status {
-        const vmmshare_status now =
-            vmmshare_restorable_restore(memory.get(), &options, slice, why);
-        if (!filler.was_called) return now;
-        status = now;
-        error = std::exchange(*why, nullptr);
-        return VMMSHARE_OK;
-      });
-  if (filler.raised.has_value()) {
-    vmmshare_error_free(error);
-    throw nb::python_error(std::move(*filler.raised));
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  // What the call has is its own, for it may go on after Ctrl-C.
+  MustOnAThread([memory, options, file, timeout_ns,
+                 restores = self.restores](vmmshare_error** error) mutable {
+    if (file.has_value()) options.path = file->c_str();
+    const vmmshare_status status =
+        vmmshare_restorable_restore(memory.get(), &options, timeout_ns, error);
+    if (status == VMMSHARE_OK) ++*restores;
+    return status;
+  });
 }
 
 Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
