@@ -43,7 +43,8 @@ struct WeightsWriter {
 // How the tensor's elements lie; not where.
 void Assign(const vmmshare_tensor& tensor, Layout* layout);
 
-// vmmshare_weights_copy_all(); `from_device` is the flag.
+// vmmshare_weights_copy_all(); `from_device` is the flag. REQUIRES: as many addresses
+// as places.
 void CopyAll(WeightsWriter& self, const std::vector<std::uint64_t>& places,
              const std::vector<std::uint64_t>& addresses, std::intptr_t stream,
              bool from_device);

@@ -61,7 +61,7 @@ class Publisher(Closing):
     def __init__(self, slots: "list[Draft]", device: typing.Any):
         self._slots = slots
         for place, slot in enumerate(slots):
-            slot._writer.copy_all([], [], 0)  # Loads what copies: not while streams wait.
+            slot._writer.load_copying()  # What copies: it cannot be loaded while streams wait.
             slot._writer.seal(place + 1)  # Followers map it from now on.
         self._ordinal = _ordinal_of(device)
         with contextlib.ExitStack() as undo:  # Who handles what is raised has this object.
