@@ -109,5 +109,37 @@ TEST_F(CResultsMemory, AHandleThatCannotBeDuplicatedStaysTheCallers) {
   vmmshare_memory_close(memory);
 }
 
+TEST_F(CResultsMemory, NothingThatPyTorchTakesOfARegionIsLost) {
+  vmmshare_region* region = nullptr;
+  Must(vmmshare_region_create(device_, &region, nullptr));
+  Must(vmmshare_torch_set_region(0, region, nullptr));
+  const auto allocations = [&] {
+    vmmshare_region_statistics now = {};
+    now.struct_size = sizeof(now);
+    Must(vmmshare_region_get_statistics(region, &now, nullptr));
+    return now.allocations;
+  };
+  bool was_refused = true;
+  for (long granted = 0; was_refused; ++granted) {
+    SCOPED_TRACE(granted);
+    refusal = {.granted_first = granted};
+    void* const memory = vmmshare_torch_region_alloc(4096, 0, nullptr);
+    was_refused = refusal.happened;
+    refusal = {};
+    ASSERT_EQ(allocations(), memory == nullptr ? 0 : 1);
+    if (memory == nullptr) continue;
+    // However often the host lacks memory for that, it can be freed again.
+    for (long freed_with = 0; allocations() > 0; ++freed_with) {
+      refusal = {.granted_first = freed_with};
+      vmmshare_torch_region_free(memory, 4096, 0, nullptr);
+      const bool lacked = refusal.happened;
+      refusal = {};
+      ASSERT_TRUE(lacked || allocations() == 0) << freed_with;
+    }
+  }
+  vmmshare_torch_set_region(0, nullptr, nullptr);
+  vmmshare_region_close(region);
+}
+
 }  // namespace
 }  // namespace vmm::testing

@@ -37,6 +37,7 @@ namespace {
 class TorchRegions {
  public:
   using Region = std::shared_ptr<RestorableRegion>;
+  using Taken = std::map<CUdeviceptr, Region>::node_type;
 
   // Null: none from now on.
   absl::Status Set(std::int32_t device, Region region) {
@@ -93,14 +94,19 @@ class TorchRegions {
     const vmm::platform::MutexLock lock(mutex_);
     taken_from_.insert_or_assign(address, std::move(region));
   }
-  // The one from which the memory at `address` was taken. Forgets it.
-  absl::StatusOr<Region> Forget(CUdeviceptr address) {
+  // From which the memory at `address` was taken, which is forgotten.
+  absl::StatusOr<Taken> Forget(CUdeviceptr address) {
     const vmm::platform::MutexLock lock(mutex_);
-    const auto node = taken_from_.extract(address);
-    if (!node.empty()) return node.mapped();
+    Taken node = taken_from_.extract(address);
+    if (!node.empty()) return node;
     return absl::NotFoundError(absl::StrCat(
         "address ", address,
         " is in no memory that a region of this process gave to PyTorch"));
+  }
+  // Remembers it again, for which it needs no memory.
+  void PutBack(Taken taken) {
+    const vmm::platform::MutexLock lock(mutex_);
+    taken_from_.insert(std::move(taken));
   }
 
  private:
@@ -235,7 +241,9 @@ void* vmmshare_torch_region_alloc(size_t size, int device, void*) {
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto region, torch_regions.Get().Find(device));
     ASSIGN_OR_RETURN(const CUdeviceptr address, region->Allocate(size));
+    absl::Cleanup give_back = [&] { region->Free(address).IgnoreError(); };
     torch_regions.Get().Remember(address, region);
+    std::move(give_back).Cancel();
     pointer = reinterpret_cast<void*>(address);
     return absl::OkStatus();
   });
@@ -246,14 +254,15 @@ void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
   if (pointer == nullptr) return;
   vmm::c::Hook(torch_regions.IsOfParentAlone(), [&]() -> absl::Status {
     const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-    ASSIGN_OR_RETURN(const auto region, torch_regions.Get().Forget(address));
-    absl::Status ended = WaitFor(region->device(), vmm::c::StreamOf(stream));
-    if (!ended.ok()) {
-      // So that it can be freed again. It is not forgotten last: when it is
-      // free, others may be given the address.
-      torch_regions.Get().Remember(address, region);
-      return ended;
-    }
-    return region->Free(address);
+    TorchRegions& regions = torch_regions.Get();
+    ASSIGN_OR_RETURN(TorchRegions::Taken taken, regions.Forget(address));
+    const auto region = taken.mapped();
+    // So that it can be freed again. It is not forgotten last: when it is free,
+    // others may be given the address.
+    absl::Cleanup put_back = [&] { regions.PutBack(std::move(taken)); };
+    RETURN_IF_ERROR(WaitFor(region->device(), vmm::c::StreamOf(stream)));
+    RETURN_IF_ERROR(region->Free(address));
+    std::move(put_back).Cancel();
+    return absl::OkStatus();
   });
 }
