@@ -144,6 +144,12 @@ def test_an_array_of_no_known_library_that_is_not_dense(keeper):
             vs.weights.put("gaps", {"a": gaps}, address=keeper.address, **HOST)
 
 
+def test_a_tensor_without_elements_has_any_lengths_beside():
+    reads = vs._core._Reads(None)
+    reads.say("none", 1, 0, "float32", (1 << 40, 1 << 40, 0), (0, 1 << 40, 1))
+    assert vs._reads.Read(*reads.rows()[0], reads).nbytes == 0
+
+
 def test_a_new_set_replaces_the_old_one_and_readers_keep_it(keeper):
     put(keeper, 1)
     with opened(keeper) as old:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -24,22 +25,15 @@ namespace {
 // Bytes from the first element to the last, and whether the elements fill these,
 // each once, in whatever order.
 std::pair<std::uint64_t, bool> Measure(const Layout& layout) {
-  const std::vector<std::int64_t>& shape = layout.shape;
-  const std::vector<std::int64_t>& strides = layout.strides;
-  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;
-  std::int64_t count = 1;  // From the first element to the last.
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] == 0) return {0, true};
-    std::int64_t step = 0;
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
-        __builtin_add_overflow(count, step, &count)) {
-      throw nb::value_error("the array's shape and strides overflow");
-    }
-    if (shape[i] != 1) dimensions.emplace_back(strides[i], shape[i]);
-  }
-  std::int64_t nbytes = 0;
-  if (__builtin_mul_overflow(count, layout.dtype->itemsize(), &nbytes)) {
+  const std::optional<std::uint64_t> nbytes = SpanBytes(layout);
+  if (!nbytes.has_value()) {
     throw nb::value_error("the array's shape and strides overflow");
+  }
+  if (*nbytes == 0) return {0, true};
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;
+  for (std::size_t i = 0; i < layout.shape.size(); ++i) {
+    if (layout.shape[i] == 1) continue;
+    dimensions.emplace_back(layout.strides[i], layout.shape[i]);
   }
   std::sort(dimensions.begin(), dimensions.end());
   std::int64_t expected = 1;
@@ -47,9 +41,9 @@ std::pair<std::uint64_t, bool> Measure(const Layout& layout) {
   for (const auto& [stride, length] : dimensions) {
     is_dense = stride == expected;
     if (!is_dense) break;
-    expected *= length;  // At most `count`.
+    expected *= length;  // At most the elements of `nbytes`.
   }
-  return {static_cast<std::uint64_t>(nbytes), is_dense};
+  return {*nbytes, is_dense};
 }
 
 // Utf8View() for C.
