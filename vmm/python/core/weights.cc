@@ -201,8 +201,7 @@ std::uint64_t Verify(const Weights& self) {
 void DefineWeights(nb::module_& module) {
   nb::class_<WeightsWriter> writer(module, "_WeightsWriter");
   writer.def("__init__", &Begin, nb::arg("memory"), nb::arg("layout"))
-      .def("load_copying",
-           [](WeightsWriter& self) { CopyAll(self, {}, {}, 0, false); })
+      .def("load_copying", &LoadCopying)
       .def("copy_tensors", &CopyTensors, nb::arg("type"), nb::arg("tensors"),
            nb::arg("places"), nb::arg("stream"))
       .def("read_files", &ReadFiles, nb::arg("paths"), nb::arg("reads"),

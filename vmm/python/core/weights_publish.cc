@@ -116,4 +116,12 @@ void Seal(WeightsWriter& self, std::uint64_t generation) {
       });
 }
 
+void LoadCopying(WeightsWriter& self) {
+  // As it begins: the driver may wait for what is on streams.
+  MustOnAThread([writer = self.handle.shared()](vmmshare_error** error) {
+    return vmmshare_weights_copy_all(writer.get(), nullptr, nullptr, 0, nullptr,
+                                     0, error);
+  });
+}
+
 }  // namespace vmm::python

@@ -69,6 +69,8 @@ std::uint64_t Publish(WeightsWriter& self, nanobind::handle keeper,
                       const std::string& name, bool checksum_all,
                       nanobind::handle timeout);
 void Seal(WeightsWriter& self, std::uint64_t generation);
+// Loads what CopyTensors() takes, which cannot be had while streams wait.
+void LoadCopying(WeightsWriter& self);
 
 }  // namespace vmm::python
 
