@@ -42,7 +42,8 @@ typedef struct vmmshare_pool vmmshare_pool;
 VMMSHARE_API vmmshare_status vmmshare_pool_create(
     const vmmshare_device* device, const vmmshare_pool_options* options,
     vmmshare_pool** pool, vmmshare_error** error);
-// Gives all memory back, live blocks too; what peers hold stays theirs, but for
+// Gives all memory back, live blocks too, in the order of no stream: synchronise
+// first, those on which blocks were freed too. What peers hold stays theirs, but for
 // memory of VMMSHARE_KIND_LEGACY_IPC: let it outlive its peers.
 VMMSHARE_API void vmmshare_pool_close(vmmshare_pool* pool);
 
