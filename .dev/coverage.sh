@@ -6,7 +6,7 @@
 # standard error may meet what counts, and fail here alone: the report is made all
 # the same, and they are named.
 
-coverage_suites='^(unit|os|death|conformance|gpu|ipc|fuzz|tool|job|c|sweep|kill|hostile|soak|standin|python)$'
+coverage_suites='^(unit|os|death|conformance|gpu|ipc|fuzz|tool|job|c|calls|sweep|kill|hostile|soak|standin|python)$'
 
 # task_coverage [-- CTEST ARGS]
 task_coverage() {
