@@ -5,7 +5,7 @@
 
 # The parts, and how many hours each may take; with --short it is 10 minutes, and 30
 # where a build of its own is in it. What `build` does before is not counted.
-nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 spin:1 valgrind:2 asan:4 tsan:4
+nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 calls:4 spin:1 valgrind:2 asan:4 tsan:4
   windows:2 aarch64:6 upgrade:1 coverage:2 mutants:8 fuzz:10'
 
 # task_nightly [--short] [PART...]
@@ -139,6 +139,21 @@ nightly_soak() {
   VMMSHARE_SOAK_SECONDS=$(often 42000 120)
   limited build/dev/tests/soak/soak_test --gtest_brief=1
   figure "$(sed -n 's/^soak: \([^;]*\);.*/\1/p' "$folder/soak.log" | tail -n 1), nothing held that was not before"
+}
+
+# Random calls of the C interface by two processes, with seeds of their own.
+nightly_calls() {
+  local seed first=${VMMSHARE_SEED:-1}
+  build asan calls_test
+  export VMMSHARE_SEED VMMSHARE_CALLS_SECONDS ASAN_OPTIONS=detect_leaks=1:handle_segv=0 \
+    UBSAN_OPTIONS=halt_on_error=1:handle_segv=0
+  VMMSHARE_CALLS_SECONDS=$(often 600 20)
+  for seed in $(seq "$first" $((first + $(often 19 2)))); do
+    VMMSHARE_SEED=$seed
+    limited build/asan/tests/calls/calls_test --gtest_brief=1 --gtest_filter='Calls.*'
+  done
+  figure "$(sed -n 's/^calls: \([0-9]*\) in this round$/\1/p' "$folder/calls.log" | sum) calls of the process that" \
+    "lives, seeds $first to $VMMSHARE_SEED, no finding"
 }
 
 # Random operations, each compared with a model.
