@@ -121,6 +121,19 @@ TEST_F(DeviceTest, RemembersThatAKindIsRefused) {
   EXPECT_EQ(mine.Probe(kNativeKind), first);
 }
 
+TEST_F(DeviceTest, ProbesAgainAfterAFailureWithoutAName) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  faults.Arm(
+      {.point = {.nth = 0}, .entry = "cuMemMap", .result = CUDA_ERROR_UNKNOWN});
+  const absl::Status first = mine.Probe(kNativeKind);
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_EQ(platform::ResultOf(first), CUDA_ERROR_UNKNOWN) << first;
+  const absl::Status now = mine.Probe(kNativeKind);
+  EXPECT_TRUE(now.ok()) << now;
+}
+
 // It says nothing about the kind, neither that it does not work nor that legacy
 // IPC has to do.
 TEST_F(DeviceTest, RemembersNothingThatTheCaptureOfAStreamRefused) {

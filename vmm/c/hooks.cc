@@ -78,7 +78,10 @@ class TorchPools {
   void PutBack(vmm::Pool& pool) {
     Entries unused;
     const vmm::platform::MutexLock lock(mutex_);
-    --FindPool(pool)->blocks;
+    Entry* const entry = FindPool(pool);
+    // Gone with blocks that others took of the pool and PyTorch's hook freed.
+    if (entry == nullptr || entry->blocks == 0) return;
+    --entry->blocks;
     TakeUnused(unused);
   }
 

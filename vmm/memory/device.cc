@@ -55,7 +55,10 @@ class Device::ProbeCache {
       return known->second;
     }
     absl::Status result = ProbeKind(device, kind);
-    if (!MayPass(result)) results_.emplace(kind, result);
+    // What the driver has no name for may be of the kind, or pass.
+    if (!MayPass(result) && platform::ResultOf(result) != CUDA_ERROR_UNKNOWN) {
+      results_.emplace(kind, result);
+    }
     return result;
   }
 

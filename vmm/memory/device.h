@@ -73,8 +73,8 @@ class Device {
   // say no. Tried once per device and kind, then remembered, but for a failure
   // that says nothing about the kind: out of memory or descriptors, a fabric
   // that is not ready, a call that the capture of a stream refuses, a fault in the
-  // program's context, or a device that another process has for itself. Breaks no
-  // capture.
+  // program's context, a device that another process has for itself, or one that
+  // the driver has no name for (CUDA_ERROR_UNKNOWN). Breaks no capture.
   absl::Status Probe(HandleKind kind) const;
 
   friend bool operator==(const Device& a, const Device& b) {
