@@ -176,8 +176,9 @@ void ExportAndImport(Caller& caller) {
   const vmmshare_memory* memory = thing->as<vmmshare_memory>();
   std::vector<vmmshare_raw_handle> handles;
   const std::uint32_t chunks = vmmshare_memory_chunks(memory);
-  const std::uint32_t kind =
-      caller.OneIn(6) ? 1u << caller.Below(9) : VMMSHARE_KIND_POSIX_FD;
+  const std::uint32_t kind = caller.OneIn(6)
+                                 ? 1u << caller.Below(9)
+                                 : std::uint32_t{VMMSHARE_KIND_POSIX_FD};
   for (std::uint32_t i = 0; i < chunks; ++i) {
     vmmshare_raw_handle handle;
     if (caller.Do<vmmshare_memory_export>(caller.Odd(memory), i, kind,
