@@ -72,6 +72,8 @@ TEST_F(MemoryCopyTest, IntoADevicesMemoryEachRefusedCallIsTold) {
              [&] { return copy.Read(0, absl::MakeSpan(bytes)); });
   ExpectTold("cuMemcpyDtoD",
              [&] { return copy.WriteFrom(0, source_.address(), 8); });
+  ExpectTold("cuCtxGetCurrent",
+             [&] { return copy.WriteFrom(0, source_.address(), 8); });
   void* pinned = nullptr;
   ASSERT_EQ(driver()->cuMemHostAlloc(&pinned, 4096, 0), CUDA_SUCCESS);
   const std::vector<DevicePiece> pieces = {

@@ -76,7 +76,8 @@ vmmshare_status vmmshare_memory_write(const vmmshare_memory* memory,
     vmm::SpareContext spare(own->device());
     ASSIGN_OR_RETURN(const vmm::CurrentContext current,
                      spare.EnterFor(nullptr));
-    RETURN_IF_ERROR(copy.WriteFrom(0, from, size));
+    RETURN_IF_ERROR(size > 0 ? copy.WriteFrom(0, from, size)
+                             : copy.ComeAfterCurrentContext());
     std::optional<vmm::PrimaryContext> primary;
     if (size > 0) {
       RETURN_IF_ERROR(copy.Finish());

@@ -113,14 +113,13 @@ absl::Status MemoryCopy::Read(std::uint64_t offset,
 
 absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
                                    std::uint64_t size) const {
+  if (size == 0) return absl::OkStatus();
   if (on_host_ == nullptr) {
     RETURN_IF_ERROR(ComeAfterCurrentContext());
-    if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
     return Copied(driver_, driver_->cuMemcpyDtoD(address_ + offset, from, size),
                   "cuMemcpyDtoD", from, size);
   }
-  if (size == 0) return absl::OkStatus();
   CUcontext current = nullptr;
   if (CUresult r = driver_->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
     return driver_.Error(r, "cuCtxGetCurrent()");

@@ -47,18 +47,20 @@ class MemoryCopy {
   absl::Status Write(std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes) const;
   absl::Status Read(std::uint64_t offset, absl::Span<std::uint8_t> bytes) const;
-  // From any memory that the driver knows, after what is on the default stream of
-  // the calling thread's context, where that is one of the device; of 0 bytes only
-  // that order is made. FAILED_PRECONDITION when no context would do it, and while
-  // that stream is captured.
+  // A program may have a context of its own of the device, beside the primary one,
+  // and current here: then what is put on the default stream of the primary one from
+  // now on comes after what is on that one's. FAILED_PRECONDITION while that one is
+  // captured.
+  absl::Status ComeAfterCurrentContext() const;
+  // From any memory that the driver knows, and as ComeAfterCurrentContext().
+  // FAILED_PRECONDITION when no context would do it.
   absl::Status WriteFrom(std::uint64_t offset, CUdeviceptr from,
                          std::uint64_t size) const;
   // The same of many, put on `stream` of the device's primary context, null for
-  // its default one, which alone comes after that of the calling thread's; in no
-  // order among them: by a kernel where they are the
-  // device's own and the driver is of CUDA 12.1 or newer. Of memory of the host
-  // they have been made when it returns. REQUIRES: none is of 0 bytes; with `are_own`
-  // all are the device's own.
+  // its default one, which alone is as ComeAfterCurrentContext(); in no order among
+  // them: by a kernel where they are the device's own and the driver is of CUDA 12.1
+  // or newer. Of memory of the host they have been made when it returns. REQUIRES:
+  // none is of 0 bytes; with `are_own` all are the device's own.
   absl::Status WriteAllFrom(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
   // Where bytes of the host's own are put that are written next.
@@ -103,9 +105,6 @@ class MemoryCopy {
   absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
   absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
-  // A program may have a context of its own beside the primary one: its default
-  // stream is another one then, behind which that of the primary one is put.
-  absl::Status ComeAfterCurrentContext() const;
 
   platform::Driver driver_;
   CUdeviceptr address_;
