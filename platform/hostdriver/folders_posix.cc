@@ -4,14 +4,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <memory>
+
 namespace vmm::hostdriver {
 
 void ForEachIn(const std::string& folder,
                const std::function<void(const char* name)>& visit) {
-  DIR* dir = opendir(folder.c_str());
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()),
+                                                &closedir);
   if (dir == nullptr) return;
-  while (const dirent* entry = readdir(dir)) visit(entry->d_name);
-  closedir(dir);
+  while (const dirent* entry = readdir(dir.get())) visit(entry->d_name);
 }
 
 void ForEachNumberIn(const std::string& folder,

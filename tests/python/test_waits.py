@@ -462,7 +462,6 @@ NO_THREADS = """
 import resource, sys
 import vmmshare as vs
 import vmmshare.testing
-from conftest import Interface
 import vmmshare.testing
 vmmshare.testing.use_host_driver()
 memory = vs.Allocation(nbytes=4096, host_node=0)
