@@ -462,7 +462,6 @@ NO_THREADS = """
 import resource, sys
 import vmmshare as vs
 import vmmshare.testing
-import vmmshare.testing
 vmmshare.testing.use_host_driver()
 memory = vs.Allocation(nbytes=4096, host_node=0)
 text, own = str(vs.serve(memory)), vs.restorable(nbytes=4096, host_node=0)
@@ -488,8 +487,6 @@ def test_a_wait_that_gets_no_thread_is_resource_exhausted():
 NO_LOCKED_STACK = """
 import ctypes, mmap, resource
 import vmmshare as vs
-import vmmshare.testing
-from conftest import Interface
 libc = ctypes.CDLL(None, use_errno=True)
 attributes = ctypes.create_string_buffer(256)  # More than a pthread_attr_t takes.
 assert libc.pthread_attr_init(attributes) == 0
