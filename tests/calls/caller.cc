@@ -10,6 +10,7 @@
 #include "tests/support/must.h"
 #include "tests/support/syscall_faults.h"
 #include "tests/support/test_driver.h"
+#include "vmm/pool/pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -59,7 +60,7 @@ CUstream Caller::AnyStream() {
     case 1:
       return CU_STREAM_LEGACY;
     case 2:
-      return static_cast<CUstream>(VMMSHARE_ALL_STREAMS);
+      return AllStreams();
     case 3:
       return world_.streams[Below(world_.streams.size())];
     default:

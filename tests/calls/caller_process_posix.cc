@@ -27,7 +27,8 @@ constexpr absl::Duration kHangs = absl::Seconds(120);
 class Process {
  public:
   explicit Process(const std::vector<std::string>& args)
-      : world_(args[1], args[2], args[4] == "faults") {
+      : patience_(args[4] == "control" ? absl::Seconds(1) : absl::Seconds(20)),
+        world_(args[1], args[2], args[4] == "faults") {
     std::uint64_t seed = 0;
     EXPECT_TRUE(absl::SimpleAtoi(args[3], &seed)) << args[3];
     for (std::size_t i = 0; i < kThreads; ++i) {
@@ -61,10 +62,11 @@ class Process {
     }
     std::cout << "calls: " << calls - std::exchange(reported_, calls)
               << " in this round" << std::endl;
-    world_.CloseAll(callers_[0]->dice());
+    world_.CloseAll(callers_[0]->dice(), patience_);
   }
 
  private:
+  const absl::Duration patience_;  // A control finds what is left at once.
   World world_;
   std::vector<std::unique_ptr<Caller>> callers_;
   std::uint64_t reported_ = 0;

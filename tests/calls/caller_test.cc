@@ -32,7 +32,7 @@ vmmshare_status vmmshare_mute(vmmshare_text** made, vmmshare_error** error) {
   Set(error, nullptr);
   return VMMSHARE_NOT_FOUND;
 }
-vmmshare_status vmmshare_late(vmmshare_text** made, vmmshare_error** error) {
+vmmshare_status vmmshare_late(vmmshare_text**, vmmshare_error** error) {
   Set(error, AnError());
   return VMMSHARE_INVALID_ARGUMENT;
 }
@@ -64,7 +64,7 @@ class ACaller : public ::testing::Test {
   static constexpr int kOften = 300;
 
   PrivateDirectory directory_;
-  World world_{directory_.path(), "", /*faulty=*/false};
+  World world_{directory_.path(), "", /*has_faults=*/false};
   Caller caller_{world_, 1};
   vmmshare_text* text_ = nullptr;
 };

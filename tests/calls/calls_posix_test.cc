@@ -109,7 +109,7 @@ TEST_F(Calls, KeepTheirPromisesWhereOthersFail) { Run("faults"); }
 
 // The way that a finding takes from the process that has it to this test.
 TEST_F(Calls, ADriverThatGivesNothingBackIsFound) {
-  const std::vector<std::string> args = Args("none");
+  const std::vector<std::string> args = Args("control");
   std::vector<std::string> all = {listener().address()};
   all.insert(all.end(), args.begin(), args.end());
   Child child = Child::Start("soak-caller", all,

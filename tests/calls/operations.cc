@@ -62,7 +62,7 @@ std::string TextOf(Caller& caller, const Offer& offer) {
       text[caller.Below(text.size())] = '!';
       break;
     default:
-      text += "A";
+      text += 'A';
   }
   return text;
 }

@@ -2,6 +2,7 @@
 // is there somebody wrote who had been given the same memory too early.
 #include "platform/base/check.h"
 #include "tests/calls/operations.h"
+#include "vmm/pool/pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -48,7 +49,7 @@ void AllocateIn(Caller& caller, const ThingRef& pool, std::uint64_t size,
   block->address = address;
   block->size = size;
   block->fill = static_cast<std::uint8_t>(1 + caller.Below(255));
-  if (stream == static_cast<CUstream>(VMMSHARE_ALL_STREAMS)) {
+  if (stream == AllStreams()) {
     stream = caller.stream();
   }
   block->stream = stream;
@@ -87,7 +88,7 @@ void Free(Caller& caller) {
   void* stream = last;
   if (caller.OneIn(6)) {
     world.real->cuStreamSynchronize(last);
-    stream = VMMSHARE_ALL_STREAMS;
+    stream = AllStreams();
   }
   if (caller.Do<vmmshare_pool_free>(caller.Odd(pool), block->address, stream) !=
       VMMSHARE_OK) {

@@ -27,9 +27,9 @@ void MustSucceed(vmmshare_status status, const char* call) {
 
 }  // namespace
 
-World::World(const std::string& where, std::string keeper, bool faulty)
+World::World(const std::string& where, std::string keeper, bool with_faults)
     : real(TestDriver()),
-      has_faults(faulty),
+      has_faults(with_faults),
       board(where),
       directory(where),
       keeper_address(std::move(keeper)),
@@ -42,12 +42,12 @@ World::World(const std::string& where, std::string keeper, bool faulty)
                       real->cuCtxSetCurrent(context) == CUDA_SUCCESS,
                   "no context");
   // What a device can is remembered: a failure would be for good.
-  for (const vmmshare_device* each : {device, second_device}) {
-    for (std::uint32_t kind = 1; kind <= VMMSHARE_KIND_STREAM_POOL; kind *= 2) {
-      vmmshare_device_probe(each, kind, nullptr);
-    }
+  for (std::uint32_t kind = 1; kind <= VMMSHARE_KIND_STREAM_POOL; kind *= 2) {
+    vmmshare_device_probe(device, kind, nullptr);
+    vmmshare_device_probe(second_device, kind, nullptr);
   }
-  for (CUstream& each : streams = std::vector<CUstream>(2)) {
+  streams.resize(2);
+  for (CUstream& each : streams) {
     platform::Check(real->cuStreamCreate(&each, 0) == CUDA_SUCCESS,
                     "cuStreamCreate");
   }

@@ -20,13 +20,14 @@ namespace vmm::testing {
 struct World {
   // `keeper` is the address of one. With `has_faults` calls fail (caller.h).
   World(const std::string& directory, std::string keeper, bool has_faults);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
   ~World();
 
   // Closes everything, in an order that dice choose, and checks that the driver
   // holds nothing more for this process, at the latest after `patience`: pools of
   // others end by threads of their own.
-  void CloseAll(const Shelf::Dice& dice,
-                absl::Duration patience = absl::Seconds(20));
+  void CloseAll(const Shelf::Dice& dice, absl::Duration patience);
 
   const platform::Driver& real;  // For what the test itself does.
   DriverFaults faults;
