@@ -112,8 +112,8 @@ TEST_F(Calls, ADriverThatGivesNothingBackIsFound) {
   const std::vector<std::string> args = Args("control");
   std::vector<std::string> all = {listener().address()};
   all.insert(all.end(), args.begin(), args.end());
-  Child child = Child::Start("soak-caller", all,
-                             {{"VMMSHARE_HOST_FAIL", "cuMemUnmap:2+:UNKNOWN"}});
+  Child child = Child::Start(
+      "soak-caller", all, {{"VMMSHARE_HOST_FAIL", "cuMemRelease:2+:UNKNOWN"}});
   platform::Channel orders = Must(listener().Accept(Late()));
   Must(Say(orders, "go"));
   const absl::Status said = Say(orders, "rest");

@@ -52,6 +52,16 @@ void AllocateIn(Caller& caller, Thing& thing) {
   thing.parts.emplace_back(address, size);
 }
 
+// A release that fails has changed nothing, but where the driver does not unmap.
+bool IsReleased(Caller& caller, const vmmshare_region* region) {
+  vmmshare_region_statistics all = {};
+  all.struct_size = sizeof(all);
+  if (vmmshare_region_get_statistics(region, &all, nullptr) != VMMSHARE_OK) {
+    caller.Find("a region has no statistics");
+  }
+  return all.is_released != 0;
+}
+
 void UseRegion(Caller& caller) {
   const ThingRef thing = ARegion(caller);
   if (!thing) return;
@@ -65,7 +75,8 @@ void UseRegion(Caller& caller) {
       thing->parts.pop_back();
     }
   } else if (caller.Do<vmmshare_region_release>(caller.Odd(region), 0u) ==
-             VMMSHARE_OK) {
+                 VMMSHARE_OK ||
+             IsReleased(caller, region)) {
     vmmshare_region_statistics all = {};
     all.struct_size = sizeof(all);
     const vmmshare_region* const its = region;

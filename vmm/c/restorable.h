@@ -66,7 +66,8 @@ enum {
 //                        restores it; nothing has changed
 //   RESOURCE_EXHAUSTED   the host has too little memory; nothing has changed
 //   FAILED_PRECONDITION  it is released
-// All work of this process that uses the memory must have ended.
+// Where the driver fails to unmap, that is told, and it is released all the same. All
+// work of this process that uses the memory must have ended.
 VMMSHARE_API vmmshare_status
 vmmshare_restorable_release(vmmshare_restorable* restorable, uint32_t flags,
                             int64_t timeout_ns, vmmshare_error** error);
@@ -123,7 +124,8 @@ VMMSHARE_API vmmshare_status vmmshare_region_free(vmmshare_region* region,
                                                   vmmshare_error** error);
 // Copies all contents to pinned memory of the host, unless `flags` is
 // VMMSHARE_KEEP_NOTHING, and gives all memory back to the device; or fails, and
-// nothing has changed. The addresses stay reserved.
+// nothing has changed: but where the driver fails to unmap, that is told, and all of
+// it is released. The addresses stay reserved.
 //   RESOURCE_EXHAUSTED   the host has too little memory
 //   FAILED_PRECONDITION  it is released; or vmmshare_torch_set_region() has set it
 // All work that uses the memory must have ended.
