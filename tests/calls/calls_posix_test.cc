@@ -2,12 +2,13 @@
 // killed again and again, and nobody finds anything (caller.h). After each round all
 // is closed, and nobody holds more than before.
 //
-// VMMSHARE_SEED chooses the calls, VMMSHARE_CALLS_SECONDS how long they go on. Of
-// several threads the order is another one each time: a seed finds again what one
-// thread does wrong, and the rest as a rule.
+// VMMSHARE_SEED chooses the calls, VMMSHARE_CALLS_SECONDS how long they go on; without
+// it there are none. Of several threads the order is another one each time: a seed
+// finds again what one thread does wrong, and the rest as a rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ class Calls : public IpcTest {
  protected:
   void SetUp() override {
     if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
+    // What is random may fail once in some hundred runs, and is to be looked at then.
+    if (std::getenv("VMMSHARE_CALLS_SECONDS") == nullptr) {
+      GTEST_SKIP() << "random: ./dev nightly calls";
+    }
     std::cout << "calls: VMMSHARE_SEED=" << seed_ << std::endl;
   }
 
