@@ -35,10 +35,10 @@ constexpr unsigned kMostThreads = 8;
 
 absl::StatusOr<TensorSetWriter::Checksum> TensorSetWriter::BeginReads(
     absl::Span<const FileRead> reads) {
-  may_be_copying_ = true;
   std::uint64_t bytes = 0;
   for (const FileRead& read : reads) {
     Progress& progress = progress_[read.tensor];
+    progress.may_be_copying = true;
     bytes += progress.extent;
     // All of it comes anew, from first to last.
     progress.next = 0;

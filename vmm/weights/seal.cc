@@ -121,7 +121,7 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   manifest_.generation = options.generation;
   const std::vector<std::uint8_t> bytes = EncodeManifest(manifest_);
   const std::uint64_t offset = weights::AlignUp(manifest_.data_bytes);
-  may_be_copying_ = true;
+  end_may_be_copying_ = true;
   RETURN_IF_ERROR(memory_->Write(offset, bytes));
   // All else is there before the bytes that say so.
   RETURN_IF_ERROR(memory_->Finish());
@@ -130,7 +130,8 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
                      weights::EncodeTrailer({.manifest_offset = offset,
                                              .manifest_bytes = bytes.size()})));
   RETURN_IF_ERROR(memory_->Finish());
-  may_be_copying_ = false;
+  end_may_be_copying_ = false;
+  for (Progress& progress : progress_) progress.may_be_copying = false;
   is_sealed_ = true;
   return absl::OkStatus();
 }

@@ -207,11 +207,11 @@ class TensorSetWriter {
     bool in_order = true;
     // By TakeChecksums(): who has the address may write to it until it is sealed.
     bool was_taken = false;
+    bool may_be_copying = false;  // On the default stream.
     bool is_complete() const { return in_order && next == extent; }
   };
   TensorSetWriter(TensorManifest manifest,
-                  std::unique_ptr<weights::MemoryCopy> memory,
-                  std::vector<ExportedHandle> handles);
+                  std::unique_ptr<weights::MemoryCopy> memory);
   void FinishCopies();
   // Whether there is such a tensor of its own.
   absl::Status CheckIsOwn(std::size_t tensor) const;
@@ -230,7 +230,7 @@ class TensorSetWriter {
   std::unique_ptr<weights::MemoryCopy> memory_;
   std::vector<Progress> progress_;
   bool is_sealed_ = false;
-  bool may_be_copying_ = false;  // On the default stream.
+  bool end_may_be_copying_ = false;  // Manifest or trailer, likewise.
 };
 
 // A sealed set in memory that is mapped here. Move-only; const calls are

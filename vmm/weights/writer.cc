@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,21 +56,20 @@ absl::StatusOr<TensorSetWriter> TensorSetWriter::Begin(
   }
   ASSIGN_OR_RETURN(MemoryCopy memory,
                    MemoryCopy::Open(driver, address, size, Access::kReadWrite));
+  TensorSetWriter writer(layout.manifest(),
+                         std::make_unique<MemoryCopy>(std::move(memory)));
   const std::vector<std::uint8_t> nothing(kTrailerBytes);
-  RETURN_IF_ERROR(memory.Write(size - kTrailerBytes, nothing));
-  RETURN_IF_ERROR(memory.Finish());
-  std::vector<ExportedHandle> handles = HandlesOf(memory);
-  return TensorSetWriter(layout.manifest(),
-                         std::make_unique<MemoryCopy>(std::move(memory)),
-                         std::move(handles));
+  writer.end_may_be_copying_ = true;
+  RETURN_IF_ERROR(writer.memory_->Write(size - kTrailerBytes, nothing));
+  RETURN_IF_ERROR(writer.memory_->Finish());
+  writer.end_may_be_copying_ = false;
+  writer.handles_ = HandlesOf(*writer.memory_);
+  return writer;
 }
 
 TensorSetWriter::TensorSetWriter(TensorManifest manifest,
-                                 std::unique_ptr<MemoryCopy> memory,
-                                 std::vector<ExportedHandle> handles)
-    : manifest_(std::move(manifest)),
-      handles_(std::move(handles)),
-      memory_(std::move(memory)) {
+                                 std::unique_ptr<MemoryCopy> memory)
+    : manifest_(std::move(manifest)), memory_(std::move(memory)) {
   progress_.reserve(manifest_.tensors.size());
   for (const TensorInfo& info : manifest_.tensors) {
     progress_.push_back({.offset = info.offset,
@@ -87,7 +87,7 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
     memory_ = std::move(other.memory_);
     progress_ = std::move(other.progress_);
     is_sealed_ = other.is_sealed_;
-    may_be_copying_ = other.may_be_copying_;
+    end_may_be_copying_ = other.end_may_be_copying_;
   }
   return *this;
 }
@@ -95,8 +95,12 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
 void TensorSetWriter::FinishCopies() {
   // Whoever gives up frees the memory next: a copy that is still under way there
   // would end the context.
-  if (memory_ == nullptr || !may_be_copying_) return;
-  memory_->Finish().IgnoreError();
+  if (memory_ == nullptr) return;
+  if (end_may_be_copying_ ||
+      std::any_of(progress_.begin(), progress_.end(),
+                  [](const Progress& one) { return one.may_be_copying; })) {
+    memory_->Finish().IgnoreError();
+  }
 }
 
 CUdeviceptr TensorSetWriter::address(std::size_t tensor) const {
@@ -159,7 +163,7 @@ absl::Status TensorSetWriter::Write(std::size_t tensor, std::uint64_t offset,
                                     absl::Span<const std::uint8_t> bytes) {
   RETURN_IF_ERROR(CheckMayWrite(tensor, offset, bytes.size()));
   const std::uint64_t begin = manifest_.tensors[tensor].offset + offset;
-  may_be_copying_ = true;
+  progress_[tensor].may_be_copying = true;
   // By pieces, so that each is in a cache while its checksum is taken.
   for (std::uint64_t done = 0; done < bytes.size(); done += kPiece) {
     const absl::Span<const std::uint8_t> piece =
@@ -174,7 +178,7 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
   RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
   const TensorInfo& info = manifest_.tensors[tensor];
   progress_[tensor].in_order = false;
-  may_be_copying_ = true;
+  progress_[tensor].may_be_copying = true;
   return memory_->WriteFrom(info.offset, from, info.extent());
 }
 
@@ -189,10 +193,11 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
     copies.push_back({memory_->address() + to.offset, source.from, to.extent});
   }
   for (const Source& source : sources) {
-    progress_[source.tensor].in_order = false;
+    Progress& to = progress_[source.tensor];
+    to.in_order = false;
+    // Also where it fails: some may be under way.
+    to.may_be_copying |= !is_sealed_ || stream == nullptr;
   }
-  // Also where it fails: some may be under way.
-  may_be_copying_ |= !copies.empty() && (!is_sealed_ || stream == nullptr);
   return memory_->WriteAllFrom(copies, stream, from == From::kDevice);
 }
 
