@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -119,6 +120,28 @@ class WeightsCopyTest : public DriverTest {
   std::optional<Allocation> from_;
   std::vector<std::uint8_t> bytes_;
 };
+
+// Its caller frees the memory next, to which the trailer would still be copied.
+TEST_F(WeightsCopyTest, ABeginThatCannotWaitWaitsOnceMore) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  int written = 0;
+  for (std::uint64_t nth = 0, fired = 1; fired > 0; ++nth) {
+    faults.ResetCounts();
+    faults.Arm({.point = {.nth = nth},
+                .entry = "cuCtxPushCurrent",
+                .result = CUDA_ERROR_NOT_PERMITTED});
+    TensorSetWriter::Begin(faulty, memory_->address(),
+                           memory_->requested_size(), layout_)
+        .IgnoreError();
+    fired = faults.Disarm().fired;
+    const std::map<std::string, std::uint64_t> calls = faults.CallsByEntry();
+    if (!calls.contains("cuMemcpyHtoD")) continue;
+    ++written;
+    EXPECT_TRUE(calls.contains("cuStreamSynchronize")) << nth;
+  }
+  EXPECT_GE(written, 2) << "no refusal came after the copy";
+}
 
 TEST_F(WeightsCopyTest, ManyOfAllSizesComeInTheStreamsTurn) {
   TensorSetWriter writer = Begin(driver());

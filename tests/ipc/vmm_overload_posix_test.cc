@@ -295,11 +295,11 @@ TEST_F(OverloadPosix, AnImporterWithoutDescriptorsIsKnownToKeepNothing) {
 }
 
 // Subscribes to the pool of args[1], and imports the block that it is told of when
-// it has no descriptor left, and again when it has.
+// it has no descriptor left, and again when it has; or "ends" before.
 int ImportWhatCameAtTheLimit(const Args& args) {
   const Here here;
   platform::Channel boss = Dial(args[0]);
-  const std::unique_ptr<ImportedPool> pool =
+  std::unique_ptr<ImportedPool> pool =
       Must(ImportedPool::Subscribe(TestDriver(), args[1], {}, Late()));
   PoolTicket ticket;
   absl::Status lacking;
@@ -309,10 +309,16 @@ int ImportWhatCameAtTheLimit(const Args& args) {
     ticket = Must(DecodePoolTicket(Must(boss.Receive(Late())).payload));
     lacking =
         pool->Import(ticket, absl::Now() + absl::Milliseconds(500)).status();
+    if (args[2] == "ends") {
+      const absl::Time begin = absl::Now();
+      pool.reset();
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(5)) << "it has 10 to try";
+    }
   }
   EXPECT_TRUE(absl::IsDeadlineExceeded(lacking)) << lacking;
   EXPECT_THAT(std::string(lacking.message()),
               AllOf(HasSubstr("has not come yet: "), HasSubstr("ulimit -n")));
+  if (pool == nullptr) return ::testing::Test::HasFailure() ? 1 : 0;
   const ImportedBlock block = Must(pool->Import(ticket, Late()));
   EXPECT_EQ(pool->connection(), absl::OkStatus());
   ExpectPattern(block.address(), block.size(), 8);
@@ -324,19 +330,22 @@ const bool kImportWhatCameAtTheLimit =
 TEST_F(OverloadPosix, ASubscriberWithoutDescriptorsTakesASegmentLater) {
   const std::unique_ptr<Endpoint> endpoint =
       Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
-  const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(device, {.sharing = TestSharing()}));
-  const Share publication = Must(endpoint->Serve(*pool));
-  Child child = Child::Start("import-what-came-at-the-limit",
-                             {address(), publication.ticket()});
-  platform::Channel channel = Accept();
-  Hear(channel);
-  const CUdeviceptr block = Must(pool->Allocate(5000, nullptr));
-  WritePattern(block, 5000, 8);
-  const PoolTicketBytes ticket = EncodePoolTicket(Must(pool->Export(block)));
-  Must(channel.Send(kGoOn, ticket, {}, Late()));
-  EXPECT_EQ(child.Wait(), 0);
-  Must(pool->Free(block, nullptr));
+  for (const char* const then : {"goes on", "ends"}) {
+    SCOPED_TRACE(then);
+    const std::unique_ptr<Pool> pool =
+        Must(Pool::Create(device, {.sharing = TestSharing()}));
+    const Share publication = Must(endpoint->Serve(*pool));
+    Child child = Child::Start("import-what-came-at-the-limit",
+                               {address(), publication.ticket(), then});
+    platform::Channel channel = Accept();
+    Hear(channel);
+    const CUdeviceptr block = Must(pool->Allocate(5000, nullptr));
+    WritePattern(block, 5000, 8);
+    const PoolTicketBytes ticket = EncodePoolTicket(Must(pool->Export(block)));
+    Must(channel.Send(kGoOn, ticket, {}, Late()));
+    EXPECT_EQ(child.Wait(), 0);
+    Must(pool->Free(block, nullptr));
+  }
 }
 
 }  // namespace

@@ -261,8 +261,7 @@ void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
     // others may be given the address.
     absl::Cleanup put_back = [&] { regions.PutBack(std::move(taken)); };
     RETURN_IF_ERROR(WaitFor(region->device(), vmm::c::StreamOf(stream)));
-    RETURN_IF_ERROR(region->Free(address));
     std::move(put_back).Cancel();
-    return absl::OkStatus();
+    return region->Free(address);
   });
 }

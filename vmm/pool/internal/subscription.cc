@@ -106,7 +106,7 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
     if (absl::IsResourceExhausted(notice.status()) && channel_.is_open()) {
       if (!lacking_until) lacking_until = Deadline::In(kTakeAgainFor);
       if (!lacking_until->Passed()) {
-        if (!AwaitDescriptors(notice.status())) return;
+        AwaitDescriptors(notice.status());
         continue;
       }
     }
@@ -131,14 +131,13 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
   }
 }
 
-bool Subscription::AwaitDescriptors(const absl::Status& lacking) {
+void Subscription::AwaitDescriptors(const absl::Status& lacking) {
   const Deadline again = Deadline::In(kTakeAgainAfter);
   platform::MutexLock lock(mutex_);
   lacking_ = lacking;
   while (!stopping_ && !again.Passed()) {
     changed_.WaitFor(mutex_, again.Slice());
   }
-  return !stopping_;
 }
 
 absl::Status Subscription::Take(Notice notice) {

@@ -102,9 +102,8 @@ class Subscription : public platform::Abandonable {
                const ImportOptions& options);
 
   void ReceiveLoop(const SharedTableView& view);
-  // Until what has come may be taken up again, which failed with `lacking`. False
-  // when this object ends.
-  bool AwaitDescriptors(const absl::Status& lacking);
+  // Until what has come may be taken up again, which failed with `lacking`.
+  void AwaitDescriptors(const absl::Status& lacking);
   absl::Status Take(Notice notice);
   absl::Status TakeSegment(Notice notice);
   // Where a segment is to be mapped: as far from others as the owner has it.
