@@ -165,6 +165,16 @@ CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,
   return BetweenDevices(state, lock, call, to, from, size, stream, wait);
 }
 
+// Measured on an H200: memory that the CPU reaches is not filled over a border
+// between two cuMemCreate()s. Copies over it work, and so do fills of memory that
+// devices alone reach, the host's too.
+bool IsOverBorderOfTheCpus(State& state, CUdeviceptr to, std::size_t size) {
+  const auto first = MappingAt(state, to);
+  return first != state.mappings.end() &&
+         first->second.cpu != CpuAccess::kNone &&
+         size > first->first + first->second.memory->size - to;
+}
+
 CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
               std::size_t unit, std::size_t count, CUstream stream, bool wait) {
   RETURN_IF_FAILED(Enter(call));
@@ -172,7 +182,8 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
   Lock lock(state.mu);
   RETURN_IF_FAILED(Begin(state, stream));
   if (count == 0) return CUDA_SUCCESS;
-  if (to % unit != 0 || count > SIZE_MAX / unit) {
+  if (to % unit != 0 || count > SIZE_MAX / unit ||
+      IsOverBorderOfTheCpus(state, to, count * unit)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   wait = wait && IsHostBlock(state, to);

@@ -315,6 +315,29 @@ TEST_F(AllocationTest, OnTheHostIsWrittenByTheCpuAndReadByTheDevice) {
   EXPECT_EQ(words[1], 0xeeeeeeeeu);
 }
 
+// That of chunks of the host's memory that the CPU reaches: each is filled by
+// itself, and copies know no border.
+TEST_F(AllocationTest, OnTheHostIsFilledOverABorderOnlyWhereTheCpuHasNoAccess) {
+  AllocationOptions options{
+      .size = 2 * kGranule, .max_chunk_size = kGranule, .host_numa_node = 0};
+  const Allocation of_the_device = Make(options);
+  Fill(of_the_device.address(), 0x31, 2 * kGranule);
+  EXPECT_TRUE(Holds(of_the_device.address(), 0x31, 2 * kGranule));
+
+  options.also = {{Location::HostNuma(0), Access::kReadWrite}};
+  const Allocation memory = Make(options);
+  ASSERT_EQ(memory.shareable().layout().count(), 2u);
+  const CUdeviceptr border = memory.address() + kGranule;
+  EXPECT_EQ(driver()->cuMemsetD8(border - 4, 1, 8), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver()->cuMemsetD32(border - 4, 1, 2), CUDA_ERROR_INVALID_VALUE);
+  Fill(memory.address(), 0x32, kGranule);
+  Fill(border, 0x33, kGranule);
+  EXPECT_TRUE(Holds(memory.address(), 0x32, kGranule));
+  EXPECT_TRUE(Holds(border, 0x33, kGranule));
+  Write(border - 4, std::vector<std::uint8_t>(8, 0x34));
+  EXPECT_TRUE(Holds(border - 4, 0x34, 8));
+}
+
 TEST_F(AllocationTest, OnANodeThatIsNotThereIsRefused) {
   const absl::Status status = Fails({.size = kGranule, .host_numa_node = 9999});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -171,6 +171,26 @@ TEST_F(PoolTest, AnotherStreamGetsABlockOnlyAfterTheGpuHasPassed) {
   ExpectEmpty(*pool);
 }
 
+TEST_F(PoolTest, EachBlockThatTheCpuReachesCanBeFilled) {
+  if (driver().version() < 12020) {
+    GTEST_SKIP() << "memory of the host came with CUDA 12.2";
+  }
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(
+      device, {.first_segment_size = 2 * kMiB,
+               .max_segment_size = 2 * kMiB,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}},
+               .host_numa_node = 0}));
+  std::vector<CUdeviceptr> blocks;
+  for (const std::uint64_t size : {kMiB, 3 * kMiB, 4 * kMiB, kMiB / 2}) {
+    blocks.push_back(Allocate(*pool, size));
+    Fill(blocks.back(), static_cast<std::uint8_t>(blocks.size()), size);
+    EXPECT_TRUE(
+        Holds(blocks.back(), static_cast<std::uint8_t>(blocks.size()), size));
+  }
+  for (const CUdeviceptr block : blocks) Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
 TEST_F(PoolTest, ABlockFreedOnAnotherStreamWaitsForThat) {
   const std::unique_ptr<Pool> pool =
       Make({.first_segment_size = 4 * kMiB, .max_segment_size = 4 * kMiB});

@@ -97,7 +97,8 @@ struct PoolOptions {
   // Who else gets access to every segment.
   std::vector<AccessGrant> also = {};
   // A NUMA node of the host to have the segments on, instead of the device's
-  // memory; see AllocationOptions.
+  // memory; see AllocationOptions. Where `also` names the CPU, each block lies in
+  // one segment, so that cuMemset*() takes it whole.
   std::optional<int> host_numa_node = std::nullopt;
   // For every segment; see AllocationOptions.
   Rdma rdma = Rdma::kOff;

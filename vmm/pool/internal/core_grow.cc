@@ -94,9 +94,15 @@ absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
 }
 
 bool Core::HasRanges() const {
+  // A block of such memory that lies in two segments could not be filled:
+  // cuMemsetD8() returns INVALID_VALUE (H200, driver 580.159.04).
+  const bool the_cpu_reaches_it =
+      std::any_of(options_.also.begin(), options_.also.end(),
+                  [](const AccessGrant& one) { return one.who.is_host(); });
   const absl::Span<const HandleKind> kinds = options_.sharing.kinds();
-  return std::find(kinds.begin(), kinds.end(), HandleKind::kLegacyIpc) ==
-         kinds.end();
+  return !the_cpu_reaches_it &&
+         std::find(kinds.begin(), kinds.end(), HandleKind::kLegacyIpc) ==
+             kinds.end();
 }
 
 absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
