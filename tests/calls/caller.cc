@@ -163,9 +163,15 @@ void Caller::End(const Begun& begun, vmmshare_status status, bool wants_error,
 }
 
 void Caller::Fill(const Thing& memory, CUstream stream) {
-  Expect(world_.real->cuMemsetD8Async(memory.address, memory.fill, memory.size,
-                                      stream),
-         "a fill");
+  // No driver fills the host's over a border of two chunks.
+  constexpr std::uint64_t kGranule = 2 << 20;
+  const std::uint64_t step = memory.is_on_host ? kGranule : memory.size;
+  for (std::uint64_t at = 0; at < memory.size; at += step) {
+    Expect(
+        world_.real->cuMemsetD8Async(memory.address + at, memory.fill,
+                                     std::min(step, memory.size - at), stream),
+        "a fill");
+  }
   Expect(world_.real->cuStreamSynchronize(stream), "a fill");
 }
 
