@@ -165,6 +165,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
   if (whose_end.has_value()) cancelled.process = &whose_end->handle();
   const std::string what = absl::StrCat("message from ", Describe(peer()));
   bool reset = false;
+  bool looked_again = false;
   // Looked at first only for `cancel`, which a busy peer must not drown, and by
   // who expects nothing.
   bool wait = cancel != nullptr || deadline.Passed();
@@ -254,6 +255,8 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
             "could take ",
             received.handles.size(), ". ", limit));
       }
+      // Who had the descriptors may have let go of them since.
+      if (!std::exchange(looked_again, true)) continue;
     }
     const absl::StatusOr<FrameHeader> header = ReadHeader(
         absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),

@@ -33,6 +33,7 @@
 #include "platform/os/zeroed_pages.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
+#include "tests/support/descriptor_limit_posix.h"
 #include "tests/support/failing_call.h"
 #include "tests/support/syscall_faults.h"
 
@@ -280,8 +281,8 @@ int WithoutRoomAbove(const std::vector<std::string>&) {
   if (!absl::IsResourceExhausted(pair)) return 1;  // Of fcntl(F_DUPFD_CLOEXEC).
   if (!are_free()) return 2;
   {
-    // The pidfd of the sender, and the handle.
-    const FailingCall failing("fcntl", EMFILE, 0, 2);
+    // The pidfd of the sender, and the handle, at each of two looks.
+    const FailingCall failing("fcntl", EMFILE, 0, 4);
     received = ends.second.Receive(Late()).status();
   }
   if (!absl::IsDataLoss(received)) return 3;
@@ -294,6 +295,35 @@ const bool kWithoutRoom =
 
 TEST_F(FailedCallTest, WhatCannotBeMovedOffTheStandardStreamsIsAnError) {
   EXPECT_EQ(Child::Start("without_room_above", {}).Wait(), 0);
+}
+
+// --- Where descriptors are lacking for a moment ------------------------------
+
+// There are some again before it is asked whether they were what a message lacked.
+int ReceiveWhileALimitIsLifted(const std::vector<std::string>&) {
+  auto ends = Must(Channel::Pair());
+  const CancelEvent event = Must(CancelEvent::Create());
+  const OsHandle* handles[] = {&event.handle()};
+  Must(ends.first.Send(1, {}, handles, Late()));
+  std::optional<testing::DescriptorLimit> limit;
+  limit.emplace(0);
+  ArmSyscallFault({.point = {.this_thread_only = true},
+                   .only_error = EPERM,
+                   .only_call = "getrlimit",
+                   .then = [&] { limit.reset(); }});
+  const absl::StatusOr<Message> received = ends.second.Receive(Late());
+  const std::uint64_t asked = testing::DisarmSyscallFault().fired;
+  limit.reset();
+  EXPECT_EQ(asked, 1u);
+  EXPECT_TRUE(received.ok()) << received.status();
+  EXPECT_TRUE(!received.ok() || received->handles.size() == 1);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kReceiveWhileALimitIsLifted = testing::RegisterChild(
+    "receive_while_a_limit_is_lifted", &ReceiveWhileALimitIsLifted);
+
+TEST_F(FailedCallTest, AMessageThatLackedDescriptorsForAMomentIsReceived) {
+  EXPECT_EQ(Child::Start("receive_while_a_limit_is_lifted", {}).Wait(), 0);
 }
 
 }  // namespace
