@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -307,8 +308,13 @@ int ImportWhatCameAtTheLimit(const Args& args) {
     const DescriptorLimit limit(0);
     Tell(boss);
     ticket = Must(DecodePoolTicket(Must(boss.Receive(Late())).payload));
-    lacking =
-        pool->Import(ticket, absl::Now() + absl::Milliseconds(500)).status();
+    // Until it is not said any more that the segment is under way.
+    const Deadline late(Late());
+    do {
+      lacking =
+          pool->Import(ticket, absl::Now() + absl::Milliseconds(50)).status();
+    } while (absl::EndsWith(lacking.message(), "has not come yet") &&
+             !late.Passed());
     if (args[2] == "ends") {
       const absl::Time begin = absl::Now();
       pool.reset();
