@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "platform/base/check.h"
 #include "platform/ipc/lifeline.h"
+#include "platform/os/process.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/support/failing_call.h"
 #include "tests/unit/vmm_ticket_samples.h"
@@ -25,6 +26,7 @@
 #include "vmm/keeper/internal/store.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/share/endpoint.h"
+#include "vmm/share/internal/session_server.h"
 
 namespace vmm::testing {
 namespace {
@@ -207,6 +209,30 @@ TEST_F(LackingKeeperTest, WithoutADeadlineAnOwnerThatHangsUpIsAskedOnceMore) {
   const FailingCall failing("sendmsg", EPIPE, 0, FaultPoint::kForEver);
   const absl::Status status = open().status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST_F(LackingKeeperTest, WhoIsTurnedAwayByTheLastDescriptorIsNamedToo) {
+  std::vector<std::int64_t> named;
+  const std::unique_ptr<SessionServer> server = Must(SessionServer::Bind(
+      {.listener = {.directory = listener_directory()},
+       .owner = "the owner",
+       .failed = [](const absl::Status&) {},
+       .turned_away =
+           [&named](const platform::PeerCredentials& peer,
+                    const absl::Status& why) {
+             EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+             named.push_back(peer.pid);
+           },
+       .tidy = [] { return false; }}));
+  // It waits there before anybody is accepted.
+  platform::Channel client = Dial(server->address());
+  ArmSyscallFault({.only_error = EMFILE, .only_call = "accept4"});
+  Must(server->Start([](SessionServer::Session&) {}));
+  const absl::StatusOr<platform::Message> told = client.Receive(Late());
+  server->Stop();
+  EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+  EXPECT_TRUE(told.ok()) << told.status();
+  EXPECT_THAT(named, ElementsAre(platform::CurrentProcessId()));
 }
 
 TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {

@@ -186,6 +186,7 @@ bool SessionServer::TurnAwayOnSpare() {
     ++refused_;
     const absl::Status why = OutOfDescriptors(options_.owner);
     options_.failed(why);
+    if (options_.turned_away) options_.turned_away(channel->peer(), why);
     protocol::SendError(*channel, protocol::kAbort, why, absl::InfinitePast())
         .IgnoreError();
     channel->WaitForHangUp(Deadline::In(kSpareTimeout), &stop_).IgnoreError();
