@@ -189,12 +189,14 @@ TEST_F(WeightsCopyTest, OfASealedSetAreWaitedForToo) {
   faults.ResetCounts();
   writer.reset();
   EXPECT_EQ(waits(), 0u);
-  writer = Begin(counting);
-  Must(writer->Seal({}));
-  Must(writer->CopyAll(AllFrom(from_->address()), nullptr));
-  faults.ResetCounts();
-  writer.reset();
-  EXPECT_GE(waits(), 1u);
+  for (const CUstream its_default : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
+    writer = Begin(counting);
+    Must(writer->Seal({}));
+    Must(writer->CopyAll(AllFrom(from_->address()), its_default));
+    faults.ResetCounts();
+    writer.reset();
+    EXPECT_GE(waits(), 1u) << its_default;
+  }
   // Also by whoever has the writer then.
   TensorSetWriter first = Begin(counting);
   Must(first.Seal({}));

@@ -140,8 +140,8 @@ class TensorSetWriter {
   absl::Status CopyFrom(std::size_t tensor, CUdeviceptr from);
 
   // The same of many, in the order of `stream` of the device's primary context, null
-  // for its default one: at the rate of one copy of as much where they lie on the
-  // set's device, also if they are many and small.
+  // or CU_STREAM_LEGACY for its default one: at the rate of one copy of as much where
+  // they lie on the set's device, also if they are many and small.
   // What is copied stays there, and the set's memory too, until `stream` has passed:
   // the writer waits for its copies on the default one alone. A set in memory of the
   // host has them when it returns.

@@ -184,6 +184,7 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
 
 absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
                                       CUstream stream, From from) {
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;  // Another name of it.
   std::vector<weights::DevicePiece> copies;
   copies.reserve(sources.size());
   for (const Source& source : sources) {
