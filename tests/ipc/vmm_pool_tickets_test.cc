@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -23,6 +24,7 @@
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/emulator.h"
 #include "tests/support/how_many.h"
+#include "tests/support/syscall_faults.h"
 #include "vmm/pool/internal/share_protocol.h"
 #include "vmm/pool/internal/share_table.h"
 #include "vmm/pool/internal/subscription.h"
@@ -32,6 +34,7 @@
 namespace vmm::testing {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 using Args = std::vector<std::string>;
@@ -867,6 +870,49 @@ TEST_F(HostileOwner, ASegmentThatNeverComesIsWaitedForWithADeadline) {
   // One that waits is woken by the hang-up.
   EXPECT_EQ(pool->Import(ticket, absl::InfiniteFuture()).status().code(),
             Code::kUnavailable);
+}
+
+// Its thread is refused a wait once, and then hears of the owner all the same.
+TEST_F(HostileOwner, WhatASubscriberLackedOnceIsNotWhyALaterSegmentIsLate) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call can be failed";
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(1, 0, 4096));
+    Must(table.Publish(9, 0, 4096));
+    Welcome(channel, table, peer);
+    Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+    // Until a block of it is held.
+    AwaitGoOn();
+    for (int i = 0; i < 2; ++i) {
+      Must(pool::SendNotice(
+          channel, pool::RecallBlocks{absl::Seconds(60), {{1, 0, 1, 0, 4096}}},
+          Late()));
+    }
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  {
+    const ImportedBlock block =
+        Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
+    std::promise<void> twice;
+    int times = 0;
+    pool->Watch({.recalled = [&](absl::Span<const RecalledBlock>) {
+      if (++times == 2) return twice.set_value();
+      ArmSyscallFault({.point = {.this_thread_only = true},
+                       .only_error = ENOMEM,
+                       .only_call = "ppoll"});
+    }});
+    const platform::Channel go_on = GoOn();
+    EXPECT_EQ(twice.get_future().wait_for(std::chrono::seconds(30)),
+              std::future_status::ready);
+    EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+    pool->Watch({});
+  }
+  const absl::Status late =
+      pool->Import(TicketOf({1, 2}, 9, 0, 4096), absl::InfinitePast()).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()), EndsWith("has not come yet"));
 }
 
 TEST_F(HostileOwner, ASegmentSentTwiceEndsTheConnectionNotTheBlocks) {

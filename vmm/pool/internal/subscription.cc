@@ -96,12 +96,6 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
   std::optional<Deadline> lacking_until;
   for (;;) {
     absl::StatusOr<Notice> notice = ReceiveNotice(channel_, wait_until, &stop_);
-    if (absl::IsDeadlineExceeded(notice.status())) {
-      // All segments there were are mapped.
-      view.PopulateAhead();
-      wait_until = absl::InfiniteFuture();
-      continue;
-    }
     // It is there still.
     if (absl::IsResourceExhausted(notice.status()) && channel_.is_open()) {
       if (!lacking_until) lacking_until = Deadline::In(kTakeAgainFor);
@@ -110,7 +104,17 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
         continue;
       }
     }
-    lacking_until.reset();
+    if (lacking_until) {
+      lacking_until.reset();
+      const platform::MutexLock lock(mutex_);
+      lacking_ = absl::OkStatus();
+    }
+    if (absl::IsDeadlineExceeded(notice.status())) {
+      // All segments there were are mapped.
+      view.PopulateAhead();
+      wait_until = absl::InfiniteFuture();
+      continue;
+    }
     absl::Status taken =
         notice.ok() ? Take(*std::move(notice)) : notice.status();
     if (taken.ok()) continue;

@@ -156,7 +156,7 @@ class Subscription : public platform::Abandonable {
   mutable platform::Mutex mutex_;
   platform::CondVar changed_;
   absl::Status connection_ ABSL_GUARDED_BY(mutex_);
-  // Why segments that have come are not taken yet.
+  // Why what has come is not taken yet.
   absl::Status lacking_ ABSL_GUARDED_BY(mutex_);
   Segments segments_ ABSL_GUARDED_BY(mutex_);
   // That of the last block: many of a lot are in one.

@@ -52,7 +52,6 @@ absl::Status Subscription::TakeSegment(Notice notice) {
   // Closes the handle before anybody finds the segment.
   notice = Closed();
   platform::MutexLock lock(mutex_);
-  lacking_ = absl::OkStatus();
   const absl::Status mapped = memory.status();
   if (!mapped.ok() && ++unmapped_ > kMaxUnmapped) {
     return platform::Annotate(
