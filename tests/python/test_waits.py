@@ -92,21 +92,37 @@ def test_ctrl_c_ends_connecting(silent_text):
 
 
 def waiting_threads():
-    """Those of ours that a call waits on."""
-    names = []
+    """Those of ours that a call waits on, by number."""
+    there = set()
     for task in pathlib.Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # It has ended meanwhile.
-            names.append((task / "comm").read_text().strip())
-    return names.count("vmmshare-wait")
+            if (task / "comm").read_text().strip() == "vmmshare-wait":
+                there.add(task.name)
+    return there
 
 
 def test_after_ctrl_c_nobody_goes_on_connecting_for_ever(silent_text):
-    before = waiting_threads()
+    before = waiting_threads()  # Of other tests, which may end meanwhile.
     interrupted(lambda: vs.connect(silent_text, timeout=None))
     end = time.monotonic() + 20
-    while waiting_threads() > before and time.monotonic() < end:
+    while waiting_threads() - before and time.monotonic() < end:
         time.sleep(0.05)
-    assert waiting_threads() == before
+    assert not waiting_threads() - before
+
+
+def test_who_waits_for_ever_is_told_of_an_error_that_comes_at_once(driver):
+    """Though it has the name of what a round of asking ends with."""
+    with vs.Allocation(nbytes=10) as memory, vs.serve(memory) as share:
+        done = subprocess.run([sys.executable, "-c", """
+import sys, vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+try:
+    vs.connect(sys.argv[1], timeout=None)
+except vs.errors.DeadlineExceeded as why:
+    print(why)
+""", str(share)], env={**os.environ, "VMMSHARE_HOST_FAIL": "cuMemImportFromShareableHandle:1+:TIMEOUT"},
+                              capture_output=True, text=True, timeout=60)
+    assert "CUDA_ERROR_TIMEOUT" in done.stdout, done.stderr
 
 
 def test_connecting_ends_by_its_timeout(silent_text):

@@ -159,7 +159,9 @@ vmmshare_status AskInRounds(
         call) {
   if (timeout_ns < VMMSHARE_FOREVER - 1) return call(timeout_ns, error);
   constexpr std::int64_t kLongestNs = 60'000'000'000;
-  // What a try takes at least, for which a call does not wait at its end.
+  // What a try takes at least, for which a call does not wait at its end. What comes
+  // before is no end of a round, but what a driver or an owner answers: it is told, or
+  // who answers so at once would be asked again without a pause.
   constexpr std::int64_t kTryNs = 50'000'000;
   // Longer each time: whom it asks finds all that it gave up.
   for (std::int64_t round_ns = 1'000'000'000;;
@@ -168,9 +170,9 @@ vmmshare_status AskInRounds(
     const vmmshare_status status = call(round_ns, error);
     const std::int64_t taken_ns = (std::chrono::steady_clock::now() - begin) /
                                   std::chrono::nanoseconds(1);
-    const bool is_over = status == VMMSHARE_DEADLINE_EXCEEDED ||
-                         (status == VMMSHARE_RESOURCE_EXHAUSTED &&
-                          taken_ns >= round_ns - kTryNs);
+    const bool is_over = (status == VMMSHARE_DEADLINE_EXCEEDED ||
+                          status == VMMSHARE_RESOURCE_EXHAUSTED) &&
+                         taken_ns >= round_ns - kTryNs;
     if (!is_over || !errands.IsAwaited()) return status;
     vmmshare_error_free(std::exchange(*error, nullptr));
   }
