@@ -119,8 +119,9 @@ class Region(Closing):
         """Gives all its memory back to the device, after all work on that has ended.
 
         `keep`: the contents are copied to pinned memory of the host first. All or nothing: after
-        an exception nothing has changed; ResourceExhausted if the host has too little memory.
-        FailedPrecondition if it is released, or within use().
+        an exception nothing has changed, but where the driver failed to unmap, all of it is
+        released. ResourceExhausted if the host has too little memory. FailedPrecondition if it is
+        released, or within use().
         """
         with self._alone():
             library().cuda.synchronize(self.device)
