@@ -24,8 +24,8 @@ thread_local ContextStack stack;
 int DeviceOf(const State& state, CUcontext id) {
   const auto made = state.made_contexts.find(id);
   if (made != state.made_contexts.end()) return made->second;
-  for (const auto& [device, primary] : state.primary_ids) {
-    if (primary == id) return device;
+  for (const auto& [device, primary] : state.primaries) {
+    if (primary.id == id) return device;
   }
   return -1;
 }
@@ -48,7 +48,7 @@ void DestroyContext(State& state, const std::shared_ptr<Context>& context) {
   UnloadModulesOf(state, *context);
   FreeBlocksOf(state, *context);
   state.contexts.erase(context->id);
-  if (context->primary) state.primaries.erase(context->device);
+  if (context->primary) state.primaries[context->device].context = nullptr;
   state.progress.notify_all();
 }
 
@@ -89,17 +89,18 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (state.config.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   }
-  std::shared_ptr<Context>& primary = state.primaries[device];
-  if (primary == nullptr) {
-    primary = std::make_shared<Context>();
-    CUcontext& id = state.primary_ids[device];
-    if (id == nullptr) id = reinterpret_cast<CUcontext>(state.NewHandle());
-    primary->id = id;
-    primary->device = device;
-    state.contexts[primary->id] = primary;
+  Primary& primary = state.primaries[device];
+  if (primary.id == nullptr) {
+    primary.id = reinterpret_cast<CUcontext>(state.NewHandle());
   }
-  ++primary->retains;
-  *context = primary->id;
+  if (primary.context == nullptr) {
+    primary.context = std::make_shared<Context>();
+    primary.context->id = primary.id;
+    primary.context->device = device;
+    state.contexts[primary.id] = primary.context;
+  }
+  ++primary.retains;
+  *context = primary.id;
   return CUDA_SUCCESS;
 }
 
@@ -108,10 +109,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   State& state = GetState();
   const Lock lock(state.mu);
   if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto found = state.primaries.find(device);
-  if (found == state.primaries.end()) return CUDA_ERROR_INVALID_CONTEXT;
-  const std::shared_ptr<Context> context = found->second;
-  if (--context->retains == 0) DestroyContext(state, context);
+  Primary& primary = state.primaries[device];
+  if (primary.retains == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--primary.retains == 0) {
+    const std::shared_ptr<Context> context = primary.context;
+    DestroyContext(state, context);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -123,7 +126,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device,
   const Lock lock(state.mu);
   if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *flags = 0;
-  *active = state.primaries.count(device) != 0;
+  *active = state.primaries[device].context != nullptr;
   return CUDA_SUCCESS;
 }
 

@@ -20,9 +20,11 @@ VmmshareHostLedger Count(const State& state) {
   ledger.reservations = state.reservations.size();
   ledger.streams = state.streams.size();
   ledger.events = state.events.size();
+  for (const auto& [device, primary] : state.primaries) {
+    ledger.contexts += static_cast<std::uint64_t>(primary.retains);
+  }
   for (const auto& [id, context] : state.contexts) {
-    ledger.contexts +=
-        context->primary ? static_cast<std::uint64_t>(context->retains) : 1;
+    if (!context->primary) ++ledger.contexts;
   }
   for (const auto& [address, block] : state.blocks) {
     if (block.pool != nullptr) {

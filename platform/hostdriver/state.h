@@ -51,12 +51,19 @@ struct Context {
   CUcontext id = nullptr;
   int device = 0;  // Visible ordinal.
   bool primary = true;
-  int retains = 0;            // Of a primary one.
   std::set<CUcontext> peers;  // Those it enabled access to.
   bool destroyed = false;
   CUresult error = CUDA_SUCCESS;  // Sticky, once a fault occurred.
   std::shared_ptr<Stream>
       default_stream;  // The NULL stream; made on first use.
+};
+
+// What is known of a device's primary context, also while there is none.
+struct Primary {
+  // Measured: one that is retained anew has its old handle. Null before the first.
+  CUcontext id = nullptr;
+  int retains = 0;                   // Releases still owed.
+  std::shared_ptr<Context> context;  // Null while there is none.
 };
 
 // All of a memory object, mapped for the driver's own reads and writes.
@@ -130,10 +137,9 @@ struct State {
   std::map<int, std::shared_ptr<Pool>> default_pools;   // By ordinal.
   std::map<int, std::shared_ptr<Pool>> current_pools;   // Where set.
   std::map<CUcontext, std::shared_ptr<Context>> contexts;
-  std::map<int, std::shared_ptr<Context>> primaries;  // By ordinal.
-  // Measured: a primary context that is retained anew has its old handle.
-  std::map<int, CUcontext> primary_ids;  // By ordinal; also of destroyed ones.
-  std::map<CUcontext, int> made_contexts;  // The same, of those made.
+  std::map<int, Primary> primaries;  // By ordinal.
+  // The devices of those that were made, destroyed ones too.
+  std::map<CUcontext, int> made_contexts;
   std::map<CUmodule, std::shared_ptr<Context>> modules;
   std::map<CUfunction, std::shared_ptr<const Function>> functions;
   std::map<CUlibrary, bool> libraries;  // Whether they hold GPU code.
