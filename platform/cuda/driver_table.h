@@ -48,6 +48,7 @@ struct DriverTable {
   // Contexts.
   decltype(&::cuDevicePrimaryCtxRetain) cuDevicePrimaryCtxRetain = nullptr;
   decltype(&::cuDevicePrimaryCtxRelease) cuDevicePrimaryCtxRelease = nullptr;
+  decltype(&::cuDevicePrimaryCtxReset) cuDevicePrimaryCtxReset = nullptr;
   decltype(&::cuDevicePrimaryCtxGetState) cuDevicePrimaryCtxGetState = nullptr;
   decltype(&::cuCtxGetCurrent) cuCtxGetCurrent = nullptr;
   decltype(&::cuCtxSetCurrent) cuCtxSetCurrent = nullptr;
@@ -206,6 +207,8 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
                                                   7000, kRequired});
   visit(DriverEntry<&T::cuDevicePrimaryCtxRelease>{"cuDevicePrimaryCtxRelease",
                                                    11000, kRequired});
+  visit(DriverEntry<&T::cuDevicePrimaryCtxReset>{"cuDevicePrimaryCtxReset",
+                                                 11000, kOptional});
   visit(DriverEntry<&T::cuDevicePrimaryCtxGetState>{
       "cuDevicePrimaryCtxGetState", 7000, kRequired});
   visit(DriverEntry<&T::cuCtxGetCurrent>{"cuCtxGetCurrent", 4000, kRequired});

@@ -30,6 +30,12 @@ int DeviceOf(const State& state, CUcontext id) {
   return -1;
 }
 
+// Ends the context of `primary`, if there is one.
+void EndPrimary(State& state, const Primary& primary) {
+  const std::shared_ptr<Context> context = primary.context;
+  if (context != nullptr) DestroyContext(state, context);
+}
+
 }  // namespace
 
 std::shared_ptr<Context> FindContext(State& state, const char* call,
@@ -111,10 +117,17 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   Primary& primary = state.primaries[device];
   if (primary.retains == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--primary.retains == 0) {
-    const std::shared_ptr<Context> context = primary.context;
-    DestroyContext(state, context);
-  }
+  if (--primary.retains == 0) EndPrimary(state, primary);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
+  RETURN_IF_FAILED(Enter("cuDevicePrimaryCtxReset"));
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!state.IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  // Documented: who retained it still owes its releases.
+  EndPrimary(state, state.primaries[device]);
   return CUDA_SUCCESS;
 }
 

@@ -9,7 +9,7 @@
 namespace vmm::hostdriver {
 
 // The calling thread's context, for a call that needs one. INVALID_CONTEXT
-// when there is none, CONTEXT_IS_DESTROYED after its last release, otherwise
+// when there is none, CONTEXT_IS_DESTROYED after its last release or a reset, otherwise
 // its sticky error if it has one. REQUIRES: the lock is held.
 CUresult CurrentContext(State& state, std::shared_ptr<Context>* context);
 

@@ -52,6 +52,7 @@ const Entry kEntries[] = {
     Make("cuDeviceGetCliqueInfo", 13040, &GetCliqueInfo),
     Make("cuDevicePrimaryCtxRetain", 7000, &cuDevicePrimaryCtxRetain),
     Make("cuDevicePrimaryCtxRelease", 11000, &cuDevicePrimaryCtxRelease),
+    Make("cuDevicePrimaryCtxReset", 11000, &cuDevicePrimaryCtxReset),
     Make("cuDevicePrimaryCtxGetState", 7000, &cuDevicePrimaryCtxGetState),
     Make("cuCtxCreate", 3020, &cuCtxCreate_v2),
     Make("cuCtxCreate", 11040, &cuCtxCreate_v3),

@@ -45,8 +45,8 @@ struct Graph {
   std::uint64_t last_count = 0;
 };
 
-// A primary context, from its first retain to its last release, or one that a
-// program made, until it is destroyed.
+// A primary context, from its first retain to its last release or a reset, or one
+// that a program made, until it is destroyed.
 struct Context {
   CUcontext id = nullptr;
   int device = 0;  // Visible ordinal.
@@ -62,7 +62,7 @@ struct Context {
 struct Primary {
   // Measured: one that is retained anew has its old handle. Null before the first.
   CUcontext id = nullptr;
-  int retains = 0;                   // Releases still owed.
+  int retains = 0;                   // Releases still owed, also after a reset.
   std::shared_ptr<Context> context;  // Null while there is none.
 };
 

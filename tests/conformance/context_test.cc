@@ -173,5 +173,51 @@ TEST(Contexts, SayThatTheyAreDestroyed) {
   EXPECT_EQ(Child::Start("context_destroyed", {}).Wait(), 0);
 }
 
+// Documented, not measured. That the current context answers so where its device's
+// is "not yet initialized" is said of CUDA_ERROR_CONTEXT_IS_DESTROYED.
+int Reset(const std::vector<std::string>&) {
+  const platform::DriverTable cu = UninitialisedDriver();
+  Checks checks;
+  CUcontext context = nullptr;
+  const auto is_active = [&] {
+    unsigned flags = 0;
+    int active = -1;
+    checks.Expect("state", cu.cuDevicePrimaryCtxGetState(0, &flags, &active),
+                  CUDA_SUCCESS);
+    return active != 0;
+  };
+  checks.Expect("cuInit", cu.cuInit(0), CUDA_SUCCESS);
+  checks.Expect("reset device 99", cu.cuDevicePrimaryCtxReset(99),
+                CUDA_ERROR_INVALID_DEVICE);
+  checks.Expect("retain", cu.cuDevicePrimaryCtxRetain(&context, 0),
+                CUDA_SUCCESS);
+  checks.Expect("set", cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  checks.ExpectTrue("active", is_active());
+  checks.Expect("reset", cu.cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
+  checks.ExpectTrue("inactive", !is_active());
+  checks.Expect("synchronize", cu.cuCtxSynchronize(),
+                CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  // "Resetting the primary context does not release it".
+  checks.Expect("retain anew", cu.cuDevicePrimaryCtxRetain(&context, 0),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("active again", is_active());
+  checks.Expect("set again", cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  checks.Expect("usable again", cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  checks.Expect("release one", cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  checks.ExpectTrue("still active", is_active());
+  // "It is safe ... to call cuDevicePrimaryCtxRelease() even after".
+  checks.Expect("reset again", cu.cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
+  checks.Expect("release the other", cu.cuDevicePrimaryCtxRelease(0),
+                CUDA_SUCCESS);
+  checks.Expect("release too often", cu.cuDevicePrimaryCtxRelease(0),
+                CUDA_ERROR_INVALID_CONTEXT);
+  return checks.failures();
+}
+const bool kReset = RegisterChild("context_reset", &Reset);
+
+TEST(Contexts, ThatAreResetAreStillToBeReleased) {
+  EXPECT_EQ(Child::Start("context_reset", {}).Wait(), 0);
+}
+
 }  // namespace
 }  // namespace vmm::testing

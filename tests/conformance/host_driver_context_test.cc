@@ -1,5 +1,5 @@
 // Contexts that a program makes itself: no part of vmmshare uses them, so they
-// are not in its table, and programs link them.
+// are not in its table, and programs link them. And what goes with a reset.
 #include <thread>
 
 #include "tests/conformance/host_driver_test.h"
@@ -227,6 +227,59 @@ TEST_F(MadeContext, EnablesAccessToAPeerOnce) {
   for (const CUcontext made : {same_device, there, here}) {
     EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
   }
+}
+
+// A reset, as a last release, takes what is of the context and nothing else.
+int TakesWhatIsOfIt(const std::vector<std::string>&) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  CUdeviceptr block = 0;
+  CUdeviceptr pooled = 0;
+  void* host = nullptr;
+  CUstream stream = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  checks.Expect("nothing to do", cu.cuDevicePrimaryCtxReset(1), CUDA_SUCCESS);
+  checks.Expect("block", cu.cuMemAlloc(&block, kGranule), CUDA_SUCCESS);
+  checks.Expect("host", cu.cuMemHostAlloc(&host, 4096, 0), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                CUDA_SUCCESS);
+  checks.Expect("pooled", cu.cuMemAllocAsync(&pooled, kMiB, nullptr),
+                CUDA_SUCCESS);
+  MapNew(cu, &checks, Properties(), &handle, &address);
+  const CUmemAccessDesc access = Access(kReadWrite);
+  checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &access, 1),
+                CUDA_SUCCESS);
+  // Somebody waits for a value that nobody will write.
+  checks.Expect(
+      "wait on stream",
+      cu.cuStreamWaitValue64(stream, address, 1, CU_STREAM_WAIT_VALUE_GEQ),
+      CUDA_SUCCESS);
+  CUcontext current = nullptr;
+  checks.Expect("current", cu.cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  CUresult waited = CUDA_SUCCESS;
+  std::thread waiter([&] {
+    cu.cuCtxSetCurrent(current);
+    waited = cu.cuCtxSynchronize();
+  });
+  while (HostDriver().calls("cuCtxSynchronize") == 0) std::this_thread::yield();
+  checks.Expect("reset", cu.cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
+  waiter.join();
+  checks.Expect("wait", waited, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  const VmmshareHostLedger left = LedgerNow();
+  checks.ExpectTrue("no blocks", left.device_blocks + left.host_blocks == 0);
+  checks.ExpectTrue("no streams", left.streams == 0);
+  checks.ExpectTrue("a release is owed", left.contexts == 1);
+  checks.ExpectTrue("the pool's memory is there", left.pool_blocks == 1);
+  checks.ExpectTrue("and what was made without a context",
+                    left.handles == 1 && left.mappings == 1);
+  return checks.failures();
+}
+const bool kTakesWhatIsOfIt =
+    RegisterChild("reset_takes_what_is_of_it", &TakesWhatIsOfIt);
+
+TEST(ResetContext, TakesItsMemoryAndStreamsWithItAndEndsWaits) {
+  EXPECT_EQ(Child::Start("reset_takes_what_is_of_it", {}).Wait(), 0);
 }
 
 using MadeContextDeathTest = MadeContext;

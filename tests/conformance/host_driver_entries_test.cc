@@ -77,6 +77,12 @@ void ExpectNames(Checks& checks, const Names& names, const Names& expected) {
   }
 }
 
+// Given zeros, these would leave those after them without a context.
+Names ThatEndTheContext() {
+  return {"cuInit", "cuCtxPopCurrent", "cuCtxSetCurrent",
+          "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset"};
+}
+
 bool Succeeded(CUresult result) { return result == CUDA_SUCCESS; }
 
 int ZerosBeforeInit(const std::vector<std::string>&) {
@@ -109,7 +115,8 @@ int ZerosWithoutContext(const std::vector<std::string>&) {
   checks.Expect("cuInit", cu.cuInit(0), CUDA_SUCCESS);
   // To these, zeros are nothing to do.
   ExpectNames(checks, CallEach(cu, {"cuInit"}, Succeeded),
-              {"cuCtxSetCurrent", "cuMemFree", "cuMemFreeHost"});
+              {"cuCtxSetCurrent", "cuDevicePrimaryCtxReset", "cuMemFree",
+               "cuMemFreeHost"});
   return checks.failures();
 }
 const bool kZerosWithoutContext =
@@ -122,12 +129,9 @@ TEST(HostDriverEntries, RefuseZerosWhereNoContextIsCurrent) {
 int ZerosInContext(const std::vector<std::string>&) {
   const platform::DriverTable& cu = DriverWithContext();
   Checks checks;
-  // Of these, zeros would leave the rest without a context.
-  const Names left_out = {"cuInit", "cuCtxPopCurrent", "cuCtxSetCurrent",
-                          "cuDevicePrimaryCtxRelease"};
   // No bytes, and the default stream.
   ExpectNames(
-      checks, CallEach(cu, left_out, Succeeded),
+      checks, CallEach(cu, ThatEndTheContext(), Succeeded),
       {"cuCtxSynchronize", "cuMemFree", "cuMemFreeAsync", "cuMemFreeHost",
        "cuMemcpyDtoD", "cuMemcpyDtoDAsync", "cuMemcpyDtoH", "cuMemcpyDtoHAsync",
        "cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemsetD32", "cuMemsetD32Async",
@@ -148,9 +152,7 @@ TEST(HostDriverEntries, RefuseZerosInAContextButWhereThatIsNothingToDo) {
 int EmptyStructures(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
   Checks checks;
-  const Names left_out = {"cuInit", "cuCtxPopCurrent", "cuCtxSetCurrent",
-                          "cuDevicePrimaryCtxRelease"};
-  CallEach(cu, left_out, Succeeded,
+  CallEach(cu, ThatEndTheContext(), Succeeded,
            args.empty() ? Given::kZeroedMemory : Given::kOnes);
   // It still does what it did.
   const CUmemAllocationProp prop = Properties();

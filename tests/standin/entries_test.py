@@ -18,7 +18,7 @@ ANY_TIME = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"
             "cuGetProcAddress", "cuGetProcAddress_v2", "nvmlInit_v2", "nvmlErrorString",
             "nvmlShutdown"}
 # To these, zeros are nothing to do where no context is current.
-TAKE_ZEROS = {"cuCtxSetCurrent", "cuMemFree_v2", "cuMemFreeHost"}
+TAKE_ZEROS = {"cuCtxSetCurrent", "cuDevicePrimaryCtxReset_v2", "cuMemFree_v2", "cuMemFreeHost"}
 
 
 def exported():
