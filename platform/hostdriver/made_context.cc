@@ -1,15 +1,12 @@
 #include "platform/hostdriver/made_context.h"
 
-#include <cstdint>
-
 #include "platform/hostdriver/context.h"
 
 namespace vmm::hostdriver {
 namespace {
 
-CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
-              CUdevice device) {
-  RETURN_IF_FAILED(Enter(entry));
+CUresult Make(CUcontext* made, unsigned int flags, CUdevice device) {
+  RETURN_IF_FAILED(Enter("cuCtxCreate"));
   // How a thread waits, and the like: a model's threads all wait alike.
   if (made == nullptr || (flags & ~CU_CTX_FLAGS_MASK) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -49,7 +46,7 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags,
                                 CUdevice device) {
-  return Make("cuCtxCreate", context, flags, device);
+  return Make(context, flags, device);
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*,
@@ -57,7 +54,7 @@ CUresult CUDAAPI cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*,
                                 CUdevice device) {
   // A share of the multiprocessors, which there are none of.
   if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  return Make("cuCtxCreate", context, flags, device);
+  return Make(context, flags, device);
 }
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext* context,
@@ -69,7 +66,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* context,
     }
     if (parameters->cigParams != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   }
-  return Make("cuCtxCreate", context, flags, device);
+  return Make(context, flags, device);
 }
 
 CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
@@ -78,13 +75,8 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Context> context =
-      FindContext(state, "cuCtxDestroy", id);
-  if (context == nullptr) {
-    StopOnHandle(state, "cuCtxDestroy", "context",
-                 reinterpret_cast<std::uint64_t>(id));
-  } else if (context->primary) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+      FindOrStop(state, "cuCtxDestroy", "context", state.contexts, id);
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   PopContext(id);
   DestroyContext(state, context);
   for (const auto& [other_id, other] : state.contexts) other->peers.erase(id);
