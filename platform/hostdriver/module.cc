@@ -96,11 +96,10 @@ void ForgetFunctions(State& state, CUmodule module) {
 }
 
 void UnloadModulesOf(State& state, const Context& context) {
-  for (const auto& [module, its] : state.modules) {
-    if (its.get() == &context) ForgetFunctions(state, module);
-  }
-  std::erase_if(state.modules, [&context](const auto& entry) {
-    return entry.second.get() == &context;
+  std::erase_if(state.modules, [&](const auto& entry) {
+    if (entry.second.get() != &context) return false;
+    ForgetFunctions(state, entry.first);
+    return true;
   });
 }
 

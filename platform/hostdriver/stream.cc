@@ -68,20 +68,17 @@ CUresult FindStream(State& state, const char* call, CUstream id,
 }
 
 void AbandonStreams(State& state, Context& context) {
-  for (auto at = state.streams.begin(); at != state.streams.end();) {
-    if (at->second->context.get() == &context) {
-      at->second->closed = true;
-      AbandonCapture(state, *at->second);
-      at = state.streams.erase(at);
-    } else {
-      ++at;
-    }
-  }
+  std::erase_if(state.streams, [&](const auto& entry) {
+    Stream& stream = *entry.second;
+    if (stream.context.get() != &context) return false;
+    stream.closed = true;
+    AbandonCapture(state, stream);
+    return true;
+  });
   if (context.default_stream != nullptr) {
     context.default_stream->closed = true;
     context.default_stream = nullptr;  // Streams refer back to their context.
   }
-  state.progress.notify_all();
 }
 
 }  // namespace vmm::hostdriver
