@@ -97,12 +97,10 @@ void ReadPeers(Config* config) {
   config->all_peers = false;
   if (std::string_view(value) == "none") return;
   for (const std::string_view pair : Split(value, ',')) {
-    const std::size_t dash = pair.find('-');
-    const auto a = ParseNumber<int>(pair.substr(0, dash));
-    const auto b = dash == std::string_view::npos
-                       ? std::nullopt
-                       : ParseNumber<int>(pair.substr(dash + 1));
-    if (!a || !b || *b < 0 || *a == *b) {
+    const std::vector<std::string_view> numbers = Split(pair, '-');
+    const auto a = ParseNumber<int>(numbers.front());
+    const auto b = ParseNumber<int>(numbers.back());
+    if (numbers.size() != 2 || !a || !b || *a == *b) {
       BadValue("VMMSHARE_HOST_PEERS", value,
                "all, none, or pairs of device numbers such as 0-1,1-2");
     }
@@ -128,14 +126,12 @@ void ReadNvmlFailures(Config* config) {
   const char* const value = Value(kName);
   if (value == nullptr) return;
   for (const std::string_view rule : Split(value, ',')) {
-    const std::size_t colon = rule.find(':');
-    const auto result = colon == std::string_view::npos
-                            ? std::nullopt
-                            : ParseNumber<int>(rule.substr(colon + 1));
-    if (!result) {
+    const std::vector<std::string_view> parts = Split(rule, ':');
+    const auto result = ParseNumber<int>(parts.back());
+    if (parts.size() != 2 || !result) {
       BadValue(kName, value, "entry points and results: nvmlInit_v2:9,...");
     }
-    config->nvml_failures.emplace(rule.substr(0, colon), *result);
+    config->nvml_failures.emplace(parts.front(), *result);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "platform/hostdriver/driver_version.h"
 
 #include <string_view>
+#include <vector>
 
 #include "platform/hostdriver/environment.h"
 
@@ -16,16 +17,13 @@ constexpr int kNewest = 13050;
 int ReadVersion() {
   const char* const value = Value(kVersion);
   if (value == nullptr) return 13000;
-  const std::string_view text = value;
-  const std::size_t dot = text.find('.');
-  if (dot != std::string_view::npos) {
-    const auto major = ParseNumber<int>(text.substr(0, dot));
-    const auto minor = ParseNumber<int>(text.substr(dot + 1));
-    if (major && minor && *major >= 12 && *major <= 13 && *minor >= 0 &&
-        *minor <= 9) {
-      const int version = *major * 1000 + *minor * 10;
-      if (version >= kOldest && version <= kNewest) return version;
-    }
+  const std::vector<std::string_view> parts = Split(value, '.');
+  const auto major = ParseNumber<int>(parts.front());
+  const auto minor = ParseNumber<int>(parts.back());
+  if (parts.size() == 2 && major && minor && *major >= 12 && *major <= 13 &&
+      *minor >= 0 && *minor <= 9) {
+    const int version = *major * 1000 + *minor * 10;
+    if (version >= kOldest && version <= kNewest) return version;
   }
   BadValue(kVersion, value, "a version from 12.0 to 13.5");
 }

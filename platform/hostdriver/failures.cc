@@ -22,21 +22,18 @@ Failures& Failures::Get() {
 }
 
 bool Failures::Parse(std::string_view text, Rule* rule) {
-  const std::size_t first = text.find(':');
-  const std::size_t second =
-      first == std::string_view::npos ? first : text.find(':', first + 1);
-  if (second == std::string_view::npos) return false;
-  rule->entry = std::string(text.substr(0, first));
+  const std::vector<std::string_view> parts = Split(text, ':');
+  if (parts.size() != 3) return false;
+  rule->entry = std::string(parts[0]);
   if (rule->entry != "*" && !IsEntry(rule->entry)) return false;
-  std::string_view nth = text.substr(first + 1, second - first - 1);
+  std::string_view nth = parts[1];
   if (!nth.empty() && nth.back() == '+') {
     rule->onwards = true;
     nth.remove_suffix(1);
   }
   rule->nth = ParseNumber<std::uint64_t>(nth).value_or(0);
   if (rule->nth == 0) return false;
-  return FindResult("CUDA_ERROR_" + std::string(text.substr(second + 1)),
-                    &rule->result);
+  return FindResult("CUDA_ERROR_" + std::string(parts[2]), &rule->result);
 }
 
 bool Failures::Set(std::string_view rules) {

@@ -55,10 +55,7 @@ bool TakeUuid(std::string_view* text, Uuid* uuid) {
 
 std::string UuidHex(const Uuid& uuid) {
   std::string text;
-  for (std::uint8_t byte : uuid) {
-    text += kHexDigits[byte >> 4];
-    text += kHexDigits[byte & 15];
-  }
+  for (const std::uint8_t byte : uuid) AppendHex(&text, byte, 2);
   return text;
 }
 
