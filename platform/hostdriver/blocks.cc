@@ -8,15 +8,6 @@
 namespace vmm::hostdriver {
 namespace {
 
-using BlockIterator = std::map<CUdeviceptr, Block>::iterator;
-
-BlockIterator Free(State& state, BlockIterator block) {
-  if (!block->second.on_host) {
-    FreeAddresses(block->first, block->second.reserved);
-  }
-  return state.blocks.erase(block);
-}
-
 // Frees the block that starts at `address`, after the context's work.
 CUresult FreeAt(CUdeviceptr address, bool on_host) {
   State& state = GetState();
@@ -41,7 +32,7 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   const CUresult result = WaitForContext(state, lock, its);
   block = state.blocks.find(address);
   if (block == state.blocks.end()) return CUDA_ERROR_INVALID_VALUE;
-  Free(state, block);
+  FreeBlock(state, block);
   return result;
 }
 
@@ -111,9 +102,18 @@ bool IsOwnDeviceBlock(const Block& block) {
   return !block.on_host && block.pool == nullptr && block.opens == 0;
 }
 
+std::map<CUdeviceptr, Block>::iterator FreeBlock(
+    State& state, std::map<CUdeviceptr, Block>::iterator block) {
+  if (!block->second.on_host) {
+    FreeAddresses(block->first, block->second.reserved);
+  }
+  return state.blocks.erase(block);
+}
+
 void FreeBlocksOf(State& state, const Context& context) {
   for (auto at = state.blocks.begin(); at != state.blocks.end();) {
-    at = at->second.context.get() == &context ? Free(state, at) : std::next(at);
+    at = at->second.context.get() == &context ? FreeBlock(state, at)
+                                              : std::next(at);
   }
 }
 

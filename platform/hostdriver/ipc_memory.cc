@@ -122,9 +122,11 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
   if (open == state.blocks.end() || open->second.opens == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (--open->second.opens > 0) return CUDA_SUCCESS;
+  if (open->second.opens > 1) {
+    --open->second.opens;
+    return CUDA_SUCCESS;
+  }
   // Work in the context may still use it. Counted as open meanwhile.
-  open->second.opens = 1;
   const std::shared_ptr<Context> its = open->second.context;
   const CUresult result = WaitForContext(state, lock, its);
   open = state.blocks.find(address);
@@ -132,7 +134,6 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (--open->second.opens > 0) return result;
-  FreeAddresses(open->first, open->second.reserved);
-  state.blocks.erase(open);
+  FreeBlock(state, open);
   return result;
 }
