@@ -48,22 +48,15 @@ CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
   block.on_host = true;
   block.is_managed = managed_on >= 0;
   block.context = context;
-  auto memory = std::make_shared<Memory>();
-  memory->size = block.reserved;
-  memory->label.instance = state.config.machine;
-  memory->label.kind = MemoryLabel::Kind::kHost;
+  RETURN_IF_FAILED(CreateOnHost(state, MemoryLabel::Kind::kHost, block.reserved,
+                                &block.memory));
   if (block.is_managed) {
-    memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    memory->location.id = managed_on;
+    block.memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    block.memory->location.id = managed_on;
   }
-  const std::optional<OsMemory> os =
-      CreateMemory(memory->label, block.reserved);
-  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
-  memory->os = *os;
   block.buffer_id = state.next_buffer_id++;
-  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
+  const std::shared_ptr<Shadow> shadow = ShadowOf(*block.memory);
   if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  block.memory = std::move(memory);
   *address = reinterpret_cast<CUdeviceptr>(shadow->data());
   state.blocks[*address] = std::move(block);
   return CUDA_SUCCESS;

@@ -120,6 +120,19 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
   return CUDA_SUCCESS;
 }
 
+CUresult CreateOnHost(const State& state, MemoryLabel::Kind kind,
+                      std::size_t size, std::shared_ptr<Memory>* memory) {
+  auto made = std::make_shared<Memory>();
+  made->size = size;
+  made->label.instance = state.config.machine;
+  made->label.kind = kind;
+  const std::optional<OsMemory> os = CreateMemory(made->label, size);
+  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
+  made->os = *os;
+  *memory = std::move(made);
+  return CUDA_SUCCESS;
+}
+
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,
                                    CUmemGenericAllocationHandle handle) {
   if (handle == 0) return nullptr;
@@ -190,15 +203,11 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
     RETURN_IF_FAILED(CreateOnDevice(state, prop->location.id, kind, rdma,
                                     compression, size, &memory, fabric));
   } else {
-    memory = std::make_shared<Memory>();
-    memory->size = size;
-    memory->label.instance = state.config.machine;
-    memory->label.kind = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
-                             ? MemoryLabel::Kind::kHostNuma
-                             : MemoryLabel::Kind::kHost;
-    const std::optional<OsMemory> os = CreateMemory(memory->label, size);
-    if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
-    memory->os = *os;
+    const MemoryLabel::Kind kind =
+        prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
+            ? MemoryLabel::Kind::kHostNuma
+            : MemoryLabel::Kind::kHost;
+    RETURN_IF_FAILED(CreateOnHost(state, kind, size, &memory));
     Locate(state, memory.get());
   }
   memory->handle_types =

@@ -16,6 +16,10 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         std::shared_ptr<Memory>* memory,
                         const FabricPlace& fabric = {});
 
+// Makes memory of the host of `kind`, whose location is the caller's to set.
+CUresult CreateOnHost(const State& state, MemoryLabel::Kind kind,
+                      std::size_t size, std::shared_ptr<Memory>* memory);
+
 // Gives the memory its handle and a first reference.
 CUmemGenericAllocationHandle Register(State& state,
                                       const std::shared_ptr<Memory>& memory);
