@@ -70,10 +70,6 @@ VmmshareHostKernels OpenKernels(const std::string& path) {
   return fill;
 }
 
-void LoadKernels(const std::string& path) {
-  OpenKernels(path)(&vmmshareHostAddKernel);
-}
-
 }  // namespace vmm::hostdriver
 
 using namespace vmm::hostdriver;

@@ -39,8 +39,6 @@ void TellHowToRegister(const std::string& name);
 // Loads the library at `path`, which stays loaded: the function that registers its
 // kernels. BadValue() where it cannot: the environment named it.
 VmmshareHostKernels OpenKernels(const std::string& path);
-// Lets it register them, too.
-void LoadKernels(const std::string& path);
 
 // The function vmmshareHostKernels of the library at `path`, an absolute one.
 // Null when there is none, and `why` says so.
