@@ -190,8 +190,8 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  // Measured: answered for a destroyed context too.
   if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  // Measured: answered for a destroyed context too.
   *device = DeviceOf(state, stack.items[stack.depth - 1]);
   return CUDA_SUCCESS;
 }

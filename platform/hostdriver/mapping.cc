@@ -87,6 +87,17 @@ CpuAccess CpuAccessOf(CUmemAccess_flags flags) {
   }
 }
 
+CUmemAccess_flags FlagsOf(CpuAccess access) {
+  switch (access) {
+    case CpuAccess::kRead:
+      return CU_MEM_ACCESS_FLAGS_PROT_READ;
+    case CpuAccess::kReadWrite:
+      return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    default:
+      return CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  }
+}
+
 }  // namespace
 }  // namespace vmm::hostdriver
 
@@ -192,20 +203,14 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
   if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (IsHost(*location)) {
-    const auto mapping = MappingAt(state, address);
-    if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-    *flags = mapping->second.cpu == CpuAccess::kReadWrite ? 3
-             : mapping->second.cpu == CpuAccess::kRead    ? 1
-                                                          : 0;
-    return CUDA_SUCCESS;
-  }
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      !state.IsDevice(location->id)) {
+  const bool of_host = IsHost(*location);
+  if (!of_host && (location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+                   !state.IsDevice(location->id))) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const auto mapping = MappingAt(state, address);
   if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-  *flags = AccessFor(mapping->second.access, location->id);
+  *flags = of_host ? FlagsOf(mapping->second.cpu)
+                   : AccessFor(mapping->second.access, location->id);
   return CUDA_SUCCESS;
 }
