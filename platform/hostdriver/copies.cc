@@ -61,7 +61,7 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
               : Submit(state, stream, std::move(work));
 }
 
-// Whether `address` is in memory of cuMemHostAlloc().
+// Whether `address` is in memory of cuMemHostAlloc() or cuMemAllocManaged().
 bool IsHostBlock(State& state, CUdeviceptr address) {
   const auto block = BlockAt(state, address);
   return block != state.blocks.end() && block->second.on_host;
@@ -194,7 +194,6 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
 }
 
 }  // namespace
-
 }  // namespace vmm::hostdriver
 
 using namespace vmm::hostdriver;

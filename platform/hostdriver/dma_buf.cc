@@ -6,15 +6,16 @@
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/pool.h"
 
-using namespace vmm::hostdriver;
-
+namespace vmm::hostdriver {
 namespace {
 
-// The memory at `address`, if a block begins or goes on there that cuMemAlloc() or
-// a stream-ordered pool of this process has made, and all `size` bytes from there are
-// in the memory behind it, whoever has them; or if all are mapped, as documented; else
-// null. Measured on 580, also that what another process made and this one opened is
-// refused. REQUIRES: the lock is held.
+// The memory that a descriptor of the `size` bytes at `address` is of; null where
+// there can be none. REQUIRES: the lock is held.
+//
+// Measured on 580: the range has to begin in a block that cuMemAlloc() or a pool of
+// this process made, and to end in the block's memory, in whosever block. What
+// another process made and this one opened is refused. Documented: or the whole
+// range has to be mapped.
 std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
                                     std::size_t size) {
   if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
@@ -40,6 +41,9 @@ std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
 }
 
 }  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
                                                CUdeviceptr address,

@@ -4,8 +4,7 @@
 // Per-OS: event_slots_posix.cc keeps the files in /dev/shm. A process locks
 // its file as long as it lives, so that others can tell the files of the dead,
 // in whatever PID namespace, and remove them; what it forks has neither the file
-// nor the lock. event_slots_win.cc keeps them in
-// sections with a name.
+// nor the lock. event_slots_win.cc keeps them in sections with a name.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
 
@@ -59,7 +58,9 @@ class EventFile {
   std::intptr_t file_;
   std::uint64_t id_;
   EventSlot* slots_;
-  std::string path_;  // POSIX: removed at the end; empty for an opened file.
+  // POSIX: removed at the end; empty for an opened file. Windows: the section's
+  // name.
+  std::string path_;
   // Windows: open as long as the maker of the file lives.
   [[maybe_unused]] std::intptr_t life_;
 };

@@ -205,7 +205,7 @@ struct VmmshareHostLedger {
   std::uint64_t bytes;  // Of created memory that a handle or mapping keeps.
   std::uint64_t streams;
   std::uint64_t events;
-  std::uint64_t contexts;       // Primary context retains not yet released.
+  std::uint64_t contexts;       // Releases of primary ones owed, and made ones.
   std::uint64_t device_blocks;  // cuMemAlloc.
   std::uint64_t host_blocks;    // cuMemHostAlloc, cuMemAllocManaged.
   std::uint64_t legacy_opens;   // Closes owed for cuIpcOpenMemHandle.

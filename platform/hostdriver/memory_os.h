@@ -1,12 +1,13 @@
 // What the driver needs of the operating system: shared memory objects, address
 // space, a count of what other processes hold, and notice of fork and exit.
 //
-// The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
-// bounds_posix.cc, folders_posix.cc, usage_posix.cc, process_posix.cc,
-// event_slots_posix.cc and own_descriptors_posix.cc, and the same for Windows
-// (sections and names), but for bounds, folders and what a fork is about. Sizes
-// are bytes and multiples of kGranularity. Functions that can fail answer false,
-// null or nullopt.
+// Per-OS: memory_os_*.cc (memfd and mmap; sections with names), usage_*.cc and
+// process_*.cc. Behind them are, on POSIX, bounds_posix.h, folders_posix.h and
+// own_descriptors_posix.h, on Windows object_names_win.h. Other interfaces with
+// per-OS sources are event_slots.h, imex_os.h and OpenKernelLibrary() of kernels.h.
+//
+// Sizes are bytes and multiples of kGranularity. Functions that can fail return
+// false, null or nullopt.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 

@@ -15,10 +15,11 @@ std::string Narrow(std::wstring_view text);
 // The name for the call that makes an object: ASCII, in this session's folder.
 std::wstring LocalName(std::string_view name);
 
-// The type ("Section") and the full name of the object behind `handle`; empty
-// when it is no handle, a pseudo handle, or has no name. The name is only
-// looked up for objects of type `type`: asking a pipe can wait for ever.
+// The type ("Section") of the object behind `handle`; empty when it is no handle
+// or a pseudo handle.
 std::string TypeOfHandle(std::intptr_t handle);
+// The full name of that object; empty, too, when it has none. REQUIRES: it is no
+// pipe, of which the question can wait for ever.
 std::wstring NameOfHandle(std::intptr_t handle);
 // What the handle may do with its object; 0 when that cannot be told.
 std::uint32_t AccessOfHandle(std::intptr_t handle);

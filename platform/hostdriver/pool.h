@@ -39,10 +39,11 @@ struct Pool {
   std::size_t max_size = SIZE_MAX;
   AccessByDevice access;
 
-  // Attributes. Bytes.
+  // Attributes: flags,
   int reuse_follow_events = 1;
   int reuse_opportunistic = 1;
   int reuse_internal_dependencies = 1;
+  // and numbers of bytes.
   std::uint64_t release_threshold = 0;
   std::uint64_t reserved = 0;
   std::uint64_t reserved_high = 0;

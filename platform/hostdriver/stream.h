@@ -91,7 +91,7 @@ CUresult WaitForContext(State& state, Lock& lock,
 // do so no more: a fault ends all that the context does. Measured.
 bool MustGiveUp(const State& state, const Context& context);
 
-// Closes all streams of a context that ends.
+// Closes all streams of a context that ends. The caller tells who waits.
 void AbandonStreams(State& state, Context& context);
 
 }  // namespace vmm::hostdriver
