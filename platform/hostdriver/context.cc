@@ -55,6 +55,9 @@ void DestroyContext(State& state, const std::shared_ptr<Context>& context) {
   FreeBlocksOf(state, *context);
   state.contexts.erase(context->id);
   if (context->primary) state.primaries[context->device].context = nullptr;
+  for (const auto& [id, other] : state.contexts) {
+    other->peers.erase(context->id);
+  }
   state.progress.notify_all();
 }
 

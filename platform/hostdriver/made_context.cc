@@ -79,7 +79,6 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
   if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   PopContext(id);
   DestroyContext(state, context);
-  for (const auto& [other_id, other] : state.contexts) other->peers.erase(id);
   return CUDA_SUCCESS;
 }
 

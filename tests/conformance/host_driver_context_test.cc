@@ -229,6 +229,18 @@ TEST_F(MadeContext, EnablesAccessToAPeerOnce) {
   }
 }
 
+TEST_F(MadeContext, HasNoMoreAccessToAPrimaryOneThatWasEnded) {
+  CUcontext here = nullptr;
+  CUcontext there = nullptr;
+  ASSERT_EQ(Make(&here, 0), CUDA_SUCCESS);
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_EQ(cu.cuDevicePrimaryCtxRetain(&there, 1), CUDA_SUCCESS);
+    EXPECT_EQ(Enable(there), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(Destroy(here), CUDA_SUCCESS);
+}
+
 // A reset, as a last release, takes what is of the context and nothing else.
 int TakesWhatIsOfIt(const std::vector<std::string>&) {
   const platform::DriverTable& cu = DriverWithContext();
