@@ -61,8 +61,8 @@ std::string Prefix() { return "vmmhost1." + std::to_string(UserId()) + "."; }
 bool OpenAsUser(const std::string& path, int* opened) {
   *opened = -1;
   for (;;) {
-    const int fd =
-        open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const int fd = AboveStandardStreams(
+        open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0) return true;
     struct stat info {};
     const Locked locked = AwaitByte(fd, kUsers, F_RDLCK);

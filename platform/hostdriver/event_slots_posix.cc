@@ -46,7 +46,8 @@ std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
   if (getrandom(&id, sizeof(id), 0) != sizeof(id)) return nullptr;
   std::string path = PathOf(instance, id);
   // Without a name until it is locked: nobody can take it for a dead one's.
-  const int fd = open(kSharedFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  const int fd = AboveStandardStreams(
+      open(kSharedFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd < 0) return nullptr;
   const std::string self = "/proc/self/fd/" + std::to_string(fd);
   EventSlot* slots = nullptr;
@@ -65,8 +66,8 @@ std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
 
 std::shared_ptr<EventFile> EventFile::Open(const std::string& instance,
                                            std::uint64_t id) {
-  const int fd =
-      open(PathOf(instance, id).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = AboveStandardStreams(
+      open(PathOf(instance, id).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (fd < 0) return nullptr;
   struct stat info {};
   EventSlot* slots = nullptr;

@@ -32,15 +32,6 @@ bool IsProcess(pid_t number) {
   return true;
 }
 
-// `fd`, or in its place one that nothing prints to: where the program was
-// started with standard streams closed. Negative when there is none.
-int AboveStandardStreams(int fd) {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  close(fd);
-  return higher;
-}
-
 // Of <linux/magic.h>. Memory of huge pages has seals too, but no such file: whoever
 // touches a page of it that cannot be had is ended.
 constexpr long kTmpfsMagic = 0x01021994;
@@ -151,9 +142,9 @@ std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   if (handle < 0 || handle > INT_MAX) return std::nullopt;
   // Every check is on our own duplicate: the caller's number may be closed and
   // reused by another thread meanwhile.
-  const std::optional<OsMemory> memory = DuplicateMemory(handle);
-  if (!memory) return std::nullopt;
-  return Inspect(static_cast<int>(*memory));
+  const int fd = fcntl(static_cast<int>(handle), F_DUPFD_CLOEXEC, kLowestOwn);
+  if (fd < 0) return std::nullopt;
+  return Inspect(fd);
 }
 
 std::uint64_t ProcessNumber() { return static_cast<std::uint64_t>(getpid()); }

@@ -1,5 +1,6 @@
 #include "platform/hostdriver/own_descriptors_posix.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,6 +23,13 @@ std::atomic<std::size_t> words{0};
 std::uint64_t BitOf(std::size_t fd) { return std::uint64_t{1} << (fd % kBits); }
 
 }  // namespace
+
+int AboveStandardStreams(int fd) {
+  if (fd < 0 || fd >= kLowestOwn) return fd;
+  const int higher = fcntl(fd, F_DUPFD_CLOEXEC, kLowestOwn);
+  close(fd);
+  return higher;
+}
 
 void NoteOwn(int fd) {
   const auto number = static_cast<std::size_t>(fd);

@@ -7,7 +7,16 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_OWN_DESCRIPTORS_POSIX_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_OWN_DESCRIPTORS_POSIX_H_
 
+#include <unistd.h>
+
 namespace vmm::hostdriver {
+
+// Below are the standard streams. Where a program was started with them closed,
+// what it prints must not go into memory or into a file of the driver's.
+inline constexpr int kLowestOwn = STDERR_FILENO + 1;
+// `fd`, or another one in its place that is no standard stream's; negative when
+// there is none.
+int AboveStandardStreams(int fd);
 
 // `fd` is the driver's own from now on.
 void NoteOwn(int fd);
