@@ -55,6 +55,7 @@ constexpr std::string_view kUnsafe[] = {
     "cuMemcpyDtoH",
     "cuMemcpyDtoD",
     "cuMemsetD8",
+    "cuMemsetD16",
     "cuMemsetD32",
 };
 

@@ -103,6 +103,22 @@ TEST_F(HostCaptures, AWaitForAllTheContextDoesBreaksThem) {
   EXPECT_EQ(EndCapture(stream), kInvalidated);
 }
 
+TEST_F(HostCaptures, AFillThatWaitsBreaksThemWhateverItsWidth) {
+  const CUdeviceptr address = Memory();
+  const auto fill16 =
+      FindExport<CUresult(CUdeviceptr, unsigned short, std::size_t)>(
+          "cuMemsetD16_v2");
+  Begin(stream, kGlobal);
+  EXPECT_EQ(cu.cuMemsetD8(address, 1, 8), kUnsupported);
+  EXPECT_EQ(EndCapture(stream), kInvalidated);
+  Begin(stream, kGlobal);
+  EXPECT_EQ(fill16(address, 1, 8), kUnsupported);
+  EXPECT_EQ(EndCapture(stream), kInvalidated);
+  Begin(stream, kGlobal);
+  EXPECT_EQ(cu.cuMemsetD32(address, 1, 8), kUnsupported);
+  EXPECT_EQ(EndCapture(stream), kInvalidated);
+}
+
 TEST_F(HostCaptures, ThoseOfAnotherContextAreLeftAlone) {
   const CUcontext here = Current();
   const CUdeviceptr address = Memory();
