@@ -49,6 +49,11 @@ bool MustAbandon(const State& state, const Context& context) {
   return state.stopping || context.destroyed;
 }
 
+// Of what work of the context came to, the first error stays.
+void NoteResult(Context& context, CUresult result) {
+  if (context.error == CUDA_SUCCESS) context.error = result;
+}
+
 void Run(const std::shared_ptr<Stream>& stream) {
   State& state = GetState();
   Lock lock(state.mu);
@@ -71,10 +76,7 @@ void Run(const std::shared_ptr<Stream>& stream) {
     const bool in_order =
         !MustAbandon(state, context) && context.error == CUDA_SUCCESS;
     if (in_order || operation.always) {
-      const CUresult result = operation.work(state, lock);
-      if (result != CUDA_SUCCESS && context.error == CUDA_SUCCESS) {
-        context.error = result;
-      }
+      NoteResult(context, operation.work(state, lock));
     }
     // What the work holds is freed before anybody sees it as done.
     operation = {};
@@ -164,9 +166,7 @@ CUresult RunAndWait(State& state, Lock& lock,
     ++stream->submitted;
     stream->runs_here = true;
     const CUresult result = work(state, lock);
-    if (result != CUDA_SUCCESS && context.error == CUDA_SUCCESS) {
-      context.error = result;
-    }
+    NoteResult(context, result);
     stream->runs_here = false;
     if (!stream->IsIdle()) ++stream->completed;
     // Destroyed meanwhile, and no worker to see to it.
