@@ -62,7 +62,7 @@ std::shared_ptr<Memory> Resolve(const State& state, const WireHandle& wire) {
   const std::optional<OpenedMemory> opened =
       OpenOf(wire.process, static_cast<OsMemory>(wire.memory), wire.id);
   if (!opened) return nullptr;
-  std::shared_ptr<Memory> memory = AdoptFromFabric(state, *opened);
+  std::shared_ptr<Memory> memory = AdoptOfAnyMachine(state, *opened);
   if (memory->label.kind != MemoryLabel::Kind::kFabric ||
       memory->label.fabric.key != wire.key ||
       InstanceOf(memory->label.instance) != InstanceOf(state.config.machine)) {

@@ -7,13 +7,13 @@ namespace vmm::hostdriver {
 
 std::shared_ptr<Memory> AdoptMemory(const State& state,
                                     const OpenedMemory& opened) {
-  std::shared_ptr<Memory> memory = AdoptFromFabric(state, opened);
+  std::shared_ptr<Memory> memory = AdoptOfAnyMachine(state, opened);
   if (memory->label.instance != state.config.machine) return nullptr;
   return memory;
 }
 
-std::shared_ptr<Memory> AdoptFromFabric(const State& state,
-                                        const OpenedMemory& opened) {
+std::shared_ptr<Memory> AdoptOfAnyMachine(const State& state,
+                                          const OpenedMemory& opened) {
   auto memory = std::make_shared<Memory>();
   memory->os = opened.memory;  // Closed with it from here on.
   memory->size = opened.size;

@@ -31,8 +31,8 @@ void Locate(const State& state, Memory* memory);
 std::shared_ptr<Memory> AdoptMemory(const State& state,
                                     const OpenedMemory& opened);
 // The same for memory of any machine.
-std::shared_ptr<Memory> AdoptFromFabric(const State& state,
-                                        const OpenedMemory& opened);
+std::shared_ptr<Memory> AdoptOfAnyMachine(const State& state,
+                                          const OpenedMemory& opened);
 
 // The live handle `handle`. Null for 0; stops on any other value.
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,
