@@ -226,8 +226,7 @@ class Core : public platform::Abandonable {
   // Whether other pools were asked.
   bool GiveUpAll(absl::Span<const std::uint64_t> least, bool asks_others)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Block*> LastResort(const Request& request,
-                                    const absl::Status& why)
+  absl::StatusOr<Block*> LastResort(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CannotGrow(const Request& request, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

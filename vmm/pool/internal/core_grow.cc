@@ -59,7 +59,7 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
   }
   absl::StatusOr<Block*> grown = GrowInTurn(request);
   if (absl::IsResourceExhausted(grown.status())) {
-    return LastResort(request, grown.status());
+    return LastResort(request);
   }
   return grown;
 }

@@ -47,23 +47,21 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
                    " for peers to give them back"));
 }
 
-absl::StatusOr<Block*> Core::LastResort(const Request& request,
-                                        const absl::Status& why) {
+absl::StatusOr<Block*> Core::LastResort(const Request& request) {
   const Deadline deadline = Deadline::In(kLongestWait);
   Heap& heap = HeapOf(request);
-  absl::Status refused = why;
+  absl::Status refused;
   absl::Status failed;  // Of the driver: what kept freed memory from serving.
   bool asks_others = !is_at_cap_;
-  // Then it cannot be made to wait.
+  // What is no stream cannot be made to wait, nor can one that is captured.
   const bool is_a_stream = request.stream != PassedStream();
-  absl::StatusOr<bool> captured =
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
-    if (!is_a_stream) return false;
+  absl::StatusOr<bool> captured = false;
+  if (is_a_stream) {
     const Unlocked unlocked(*this);
-    return IsCaptured(device_.driver(), request.stream);
-  }();
+    captured = IsCaptured(device_.driver(), request.stream);
+  }
   if (!captured.ok()) {
-    // Nor where no context is current, in which nothing is captured then.
+    // Such as where no context is current: nothing is captured there.
     last_error_ = captured.status();
     captured = false;
   }
