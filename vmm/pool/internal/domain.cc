@@ -32,7 +32,7 @@ absl::Status Domain::Publish(const Segment& segment, std::uint64_t offset,
 bool Domain::IsQuarantined(std::uint32_t slot) const {
   bool held = false;
   for (const Peer& peer : peers_) {
-    if (peer.dead || table_->HoldOf(slot, peer.id) == 0) continue;
+    if (HoldOf(peer, slot) == 0) continue;
     if (!peer.left && peer.end == platform::PeerEnd::kNotEnded) return false;
     held = true;
   }
@@ -95,7 +95,8 @@ void Domain::Forget(std::uint32_t number, absl::Status* error) {
   if (shared_.erase(number) == 0) return;
   for (Peer& peer : peers_) {
     const bool may_have_it = peer.sent >= number;
-    if (peer.channel == nullptr && !peer.left && !peer.dead && may_have_it) {
+    if (peer.channel == nullptr && !peer.left && !peer.is_dead() &&
+        may_have_it) {
       peer.to_forget.push_back(number);
     }
   }

@@ -114,7 +114,7 @@ class Domain {
   // Drops the holds of peers whose end is proven.
   void ForgetDeadPeers();
   bool HasPeersThatLeft() const;
-  bool IsDead(PeerId peer) { return Find(peer).dead; }
+  bool IsDead(PeerId peer) { return Find(peer).is_dead(); }
   // Whether it has not received, over `channel`, as much as may be on its way.
   bool Lags(PeerId peer, const platform::Channel& channel);
   std::size_t connected_peers() const;
@@ -128,7 +128,9 @@ class Domain {
     platform::PeerCredentials credentials;
     absl::Time joined;
     platform::PeerWatch watch;
-    platform::PeerEnd end = platform::PeerEnd::kNotEnded;  // When last asked.
+    // When last asked. kProven: its holds are gone, and its session may go on for a
+    // moment.
+    platform::PeerEnd end = platform::PeerEnd::kNotEnded;
     platform::Channel* channel = nullptr;         // Once it has all segments.
     const platform::CancelEvent* lags = nullptr;  // With it.
     std::uint32_t sent = 0;        // The last segment's number. They only grow.
@@ -137,9 +139,7 @@ class Domain {
     std::vector<RecalledSlot> to_recall = {};   // Blocks, until recalled_ says.
     bool told_closed = false;                   // By Missing().
     bool left = false;
-    // Its end is proven, and its holds are gone; its session may go on for a
-    // moment.
-    bool dead = false;
+    bool is_dead() const { return end == platform::PeerEnd::kProven; }
   };
 
   absl::Status MakeTable();
@@ -149,6 +149,10 @@ class Domain {
   static void LeaveToSession(Peer& peer);
   static bool HasRoom(Peer& peer, const platform::Channel& channel);
   RecallBlocks RecallNow(absl::Span<const RecalledSlot> blocks) const;
+  // The peer's word for the slot; 0 of one that is dead.
+  std::uint32_t HoldOf(const Peer& peer, std::uint32_t slot) const {
+    return peer.is_dead() ? 0 : table_->HoldOf(slot, peer.id);
+  }
   Peer& Find(PeerId peer);
 
   std::uint32_t next_number_ = 1;

@@ -15,7 +15,7 @@ std::vector<Lease> Domain::LeasesOf(std::uint32_t slot,
   const absl::Time now = absl::Now();
   const auto recalled = recalled_.find(slot);
   for (const Peer& peer : peers_) {
-    const std::uint32_t word = peer.dead ? 0 : table_->HoldOf(slot, peer.id);
+    const std::uint32_t word = HoldOf(peer, slot);
     if (word == 0) continue;
     Lease& lease = leases.emplace_back();
     lease.holder = peer.credentials;
@@ -47,10 +47,10 @@ void Domain::Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
                     absl::Status* error) {
   for (const RecalledSlot& block : blocks) recalled_[block.slot] = until;
   for (Peer& peer : peers_) {
-    if (peer.left || peer.dead) continue;
+    if (peer.left) continue;
     std::vector<RecalledSlot> its;
     for (const RecalledSlot& block : blocks) {
-      if (table_->HoldOf(block.slot, peer.id) != 0) its.push_back(block);
+      if (HoldOf(peer, block.slot) != 0) its.push_back(block);
     }
     if (its.empty()) continue;
     if (peer.channel == nullptr) {  // Not there yet, or disconnected for ever.
@@ -68,7 +68,7 @@ void Domain::Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
 bool Domain::IsLeased(const SlotRef& block) const {
   return table_.has_value() && table_->IsInUse(block) &&
          std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-           return !peer.dead && table_->HoldOf(block.slot, peer.id) != 0;
+           return HoldOf(peer, block.slot) != 0;
          });
 }
 

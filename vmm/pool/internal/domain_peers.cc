@@ -106,7 +106,7 @@ std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel,
                                     const platform::CancelEvent* lags) {
   Peer& peer = Find(id);
   std::vector<Notice> missing;
-  if (peer.dead) return missing;
+  if (peer.is_dead()) return missing;
   for (std::uint32_t number : std::exchange(peer.to_forget, {})) {
     missing.emplace_back(ForgetSegment{number});
   }
@@ -145,22 +145,22 @@ void Domain::Leave(PeerId id, bool said_goodbye) {
   Peer& peer = Find(id);
   peer.channel = nullptr;
   peer.left = true;
-  if (!said_goodbye && !peer.dead) return;
-  if (!peer.dead) table_->RemovePeer(id);
+  if (!said_goodbye && !peer.is_dead()) return;
+  if (!peer.is_dead()) table_->RemovePeer(id);
   std::erase_if(peers_, [id](const Peer& one) { return one.id == id; });
 }
 
 void Domain::ForgetDeadPeers() {
   for (Peer& peer : peers_) {
-    if (peer.dead) continue;
+    if (peer.is_dead()) continue;
     peer.end = peer.watch.Look();
-    if (peer.end != platform::PeerEnd::kProven) continue;
+    if (!peer.is_dead()) continue;
     table_->RemovePeer(peer.id);
-    peer.dead = true;
     peer.channel = nullptr;
   }
   // The session of one that has not left goes on, and calls Leave().
-  std::erase_if(peers_, [](const Peer& one) { return one.dead && one.left; });
+  std::erase_if(peers_,
+                [](const Peer& one) { return one.is_dead() && one.left; });
 }
 
 bool Domain::HasPeersThatLeft() const {
