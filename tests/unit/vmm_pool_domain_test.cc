@@ -60,11 +60,11 @@ class DomainTest : public ::testing::Test {
   std::vector<RecalledSlot> Hold(SharedTableView& view, std::size_t count) {
     std::vector<RecalledSlot> held;
     for (std::size_t i = 0; i < count; ++i) {
-      PoolTicket ticket;
-      Must(domain_.Publish(segment_, i * kSize, kSize, ticket));
-      Must(view.Acquire(ticket));
-      held.push_back({ticket.segment, ticket.slot, ticket.generation,
-                      ticket.offset, ticket.size});
+      const SlotRef block = Must(domain_.Publish(segment_, i * kSize, kSize));
+      Must(view.Acquire(PoolTicket{domain_.id(), segment_.number, block.slot,
+                                   block.generation, i * kSize, kSize}));
+      held.push_back(
+          {segment_.number, block.slot, block.generation, i * kSize, kSize});
     }
     return held;
   }

@@ -16,21 +16,22 @@ absl::Status Core::PublishOne(Block& block, PoolTicket& out) {
   Domain& domain = *domains_[block.domain];
   const Segment& segment = *block.segment;
   const std::uint64_t offset = BlockBook::OffsetOf(block);
-  const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
-  if (slot != Block::kNoSlot) {
-    out = {domain.id(), segment.number, slot, domain.GenerationOf(slot),
-           offset,      block.requested};
-    return absl::OkStatus();
+  SlotRef ref{.slot = block.slot.load(std::memory_order_relaxed)};
+  if (ref.slot != Block::kNoSlot) {
+    ref.generation = domain.GenerationOf(ref.slot);
+  } else {
+    absl::StatusOr<SlotRef> published =
+        domain.Publish(segment, offset, block.requested);
+    if (absl::IsResourceExhausted(published.status()) && !held_.empty()) {
+      // Freed blocks keep their slots until it is seen that peers have let go.
+      CollectHeld();
+      published = domain.Publish(segment, offset, block.requested);
+    }
+    ASSIGN_OR_RETURN(ref, std::move(published));
+    block.slot.store(ref.slot, std::memory_order_relaxed);
   }
-  absl::Status published =
-      domain.Publish(segment, offset, block.requested, out);
-  if (absl::IsResourceExhausted(published) && !held_.empty()) {
-    // Freed blocks keep their slots until it is seen that peers have let go.
-    CollectHeld();
-    published = domain.Publish(segment, offset, block.requested, out);
-  }
-  RETURN_IF_ERROR(published);
-  block.slot.store(out.slot, std::memory_order_relaxed);
+  out = {domain.id(),    segment.number, ref.slot,
+         ref.generation, offset,         block.requested};
   return absl::OkStatus();
 }
 

@@ -19,14 +19,11 @@ absl::Status Domain::MakeTable() {
   return absl::OkStatus();
 }
 
-absl::Status Domain::Publish(const Segment& segment, std::uint64_t offset,
-                             std::uint64_t size, PoolTicket& out) {
+absl::StatusOr<SlotRef> Domain::Publish(const Segment& segment,
+                                        std::uint64_t offset,
+                                        std::uint64_t size) {
   RETURN_IF_ERROR(MakeTable());
-  ASSIGN_OR_RETURN(const SlotRef slot,
-                   table_->Publish(segment.number, offset, size));
-  out = {table_->domain(), segment.number, slot.slot,
-         slot.generation,  offset,         size};
-  return absl::OkStatus();
+  return table_->Publish(segment.number, offset, size);
 }
 
 bool Domain::IsQuarantined(std::uint32_t slot) const {

@@ -33,10 +33,9 @@ class Domain {
 
   // --- Tickets ---------------------------------------------------------------
 
-  // Makes the ticket for `size` bytes at `offset` of `segment`, in a slot of its
-  // own.
-  absl::Status Publish(const Segment& segment, std::uint64_t offset,
-                       std::uint64_t size, PoolTicket& out);
+  // Gives `size` bytes at `offset` of `segment` a slot of their own.
+  absl::StatusOr<SlotRef> Publish(const Segment& segment, std::uint64_t offset,
+                                  std::uint64_t size);
   // See ShareTable; without the core's mutex. REQUIRES: a peer has joined.
   void PopulateAhead() const { table_->PopulateAhead(); }
   // The generation that Publish() gave to what has the slot now.
