@@ -15,6 +15,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -271,19 +272,21 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_sessions.cc
-  absl::StatusOr<Domain*> FindServed(const DomainId& id)
+  struct Session {
+    Domain& domain;
+    PeerId peer;
+    platform::Channel& channel;
+    absl::Duration timeout;             // Of one message.
+    const platform::CancelEvent& lags;  // As Domain::Missing() has it.
+    const platform::CancelEvent& cancel;
+  };
+  // The number of the domain.
+  absl::StatusOr<std::size_t> FindServed(const DomainId& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a subscriber what it is to be told, until it says goodbye, or an
   // error.
-  absl::Status Attend(Domain& domain, PeerId peer, platform::Channel& channel,
-                      absl::Duration timeout, const platform::CancelEvent& lags,
-                      const platform::CancelEvent& cancel)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status SendMissing(Domain& domain, PeerId peer,
-                           platform::Channel& channel, absl::Duration timeout,
-                           const platform::CancelEvent& lags,
-                           const platform::CancelEvent& cancel)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Attend(const Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SendMissing(const Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Device device_;
   const PoolOptions options_;

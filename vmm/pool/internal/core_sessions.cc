@@ -18,9 +18,9 @@ constexpr absl::Duration kLookAtPeer = absl::Seconds(1);
 
 }  // namespace
 
-absl::StatusOr<Domain*> Core::FindServed(const DomainId& id) {
-  for (const std::unique_ptr<Domain>& domain : domains_) {
-    if (domain->is_served() && domain->id() == id) return domain.get();
+absl::StatusOr<std::size_t> Core::FindServed(const DomainId& id) const {
+  for (std::size_t i = 0; i < domains_.size(); ++i) {
+    if (domains_[i]->is_served() && domains_[i]->id() == id) return i;
   }
   return absl::NotFoundError("the pool serves no such sharing domain");
 }
@@ -34,13 +34,11 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
   absl::StatusOr<Welcome> welcome = [&]() -> absl::StatusOr<Welcome> {
     ASSIGN_OR_RETURN(lags, platform::CancelEvent::CreateUnder(cancel));
     platform::MutexLock lock(mutex_);
-    ASSIGN_OR_RETURN(domain, FindServed(id));
+    ASSIGN_OR_RETURN(const std::size_t number, FindServed(id));
+    domain = domains_[number].get();
     domain->ForgetDeadPeers();
     ASSIGN_OR_RETURN(peer, domain->Join(channel.peer(), std::move(watch)));
-    for (std::size_t i = 0; i < domains_.size(); ++i) {
-      if (domains_[i].get() != domain) continue;
-      heaps_[i]->ForEachSegment([](Segment& one) { one.exposed = true; });
-    }
+    heaps_[number]->ForEachSegment([](Segment& one) { one.exposed = true; });
     return domain->WelcomeFor(*peer);
   }();
   if (!welcome.ok()) {
@@ -57,7 +55,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
     welcome = absl::CancelledError();  // Closes the handles.
   }
   if (ended.ok()) {
-    ended = Attend(*domain, *peer, channel, timeout, *lags, cancel);
+    ended = Attend({*domain, *peer, channel, timeout, *lags, cancel});
   }
   // Or it was never told of anything.
   const bool said_goodbye = ended.ok() || !was_welcome;
@@ -72,30 +70,28 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
 
 bool Core::Tidy(const DomainId& id) {
   platform::MutexLock lock(mutex_);
-  const absl::StatusOr<Domain*> domain = FindServed(id);
-  if (!domain.ok()) return false;
-  (*domain)->ForgetDeadPeers();
+  const absl::StatusOr<std::size_t> number = FindServed(id);
+  if (!number.ok()) return false;
+  domains_[*number]->ForgetDeadPeers();
   returned_.NotifyAll();
-  return (*domain)->HasPeersThatLeft();
+  return domains_[*number]->HasPeersThatLeft();
 }
 
-absl::Status Core::Attend(Domain& domain, PeerId peer,
-                          platform::Channel& channel, absl::Duration timeout,
-                          const platform::CancelEvent& lags,
-                          const platform::CancelEvent& cancel) {
+absl::Status Core::Attend(const Session& session) {
   std::optional<Deadline> drop_at;  // While it lags behind.
   bool is_ahead = false;
   for (;;) {
     // Before it is looked at what is missing: what comes later is not lost.
-    lags.Reset();
-    absl::Status sent =
-        SendMissing(domain, peer, channel, timeout, lags, cancel);
+    session.lags.Reset();
+    absl::Status sent = SendMissing(session);
     // One that has hung up may have said goodbye before.
     if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
-    if (!std::exchange(is_ahead, true)) domain.PopulateAhead();
+    if (!std::exchange(is_ahead, true)) session.domain.PopulateAhead();
     const absl::StatusOr<platform::Message> word =
-        channel.Receive(Deadline::In(kLookAtPeer), &lags);
-    if (absl::IsCancelled(word.status()) && !cancel.IsNotified()) continue;
+        session.channel.Receive(Deadline::In(kLookAtPeer), &session.lags);
+    if (absl::IsCancelled(word.status()) && !session.cancel.IsNotified()) {
+      continue;
+    }
     if (word.ok() && IsBye(*word)) return absl::OkStatus();
     if (word.ok()) {
       return absl::DataLossError(absl::StrCat(
@@ -104,43 +100,38 @@ absl::Status Core::Attend(Domain& domain, PeerId peer,
     }
     if (!absl::IsDeadlineExceeded(word.status())) return word.status();
     platform::MutexLock lock(mutex_);
-    domain.ForgetDeadPeers();
+    session.domain.ForgetDeadPeers();
     // Somebody else may have its connection, and has nothing by it.
-    if (domain.IsDead(peer)) {
+    if (session.domain.IsDead(session.peer)) {
       return absl::UnavailableError("the subscriber has ended");
     }
-    if (!domain.Lags(peer, channel)) {
+    if (!session.domain.Lags(session.peer, session.channel)) {
       drop_at.reset();
     } else if (!drop_at.has_value()) {
-      drop_at = Deadline::In(timeout);
+      drop_at = Deadline::In(session.timeout);
     } else if (drop_at->Passed()) {
       return absl::DeadlineExceededError(
           absl::StrCat("a subscriber has not received segments for ",
-                       absl::FormatDuration(timeout)));
+                       absl::FormatDuration(session.timeout)));
     }
   }
 }
 
-absl::Status Core::SendMissing(Domain& domain, PeerId peer,
-                               platform::Channel& channel,
-                               absl::Duration timeout,
-                               const platform::CancelEvent& lags,
-                               const platform::CancelEvent& cancel) {
+absl::Status Core::SendMissing(const Session& session) {
   for (;;) {
     std::vector<Notice> missing;
     {
       platform::MutexLock lock(mutex_);
-      missing = domain.Missing(peer, &channel, &lags);
+      missing =
+          session.domain.Missing(session.peer, &session.channel, &session.lags);
     }
     if (missing.empty()) return absl::OkStatus();
-    const absl::Status received =
-        channel.WaitUntilReceived(Deadline::In(timeout), &cancel);
-    // One that has hung up may have said goodbye before.
-    if (absl::IsUnavailable(received)) return absl::OkStatus();
-    RETURN_IF_ERROR(received);
+    RETURN_IF_ERROR(session.channel.WaitUntilReceived(
+        Deadline::In(session.timeout), &session.cancel));
     for (const Notice& notice : missing) {
-      RETURN_IF_ERROR(
-          SendNotice(channel, notice, Deadline::In(timeout), &cancel));
+      RETURN_IF_ERROR(SendNotice(session.channel, notice,
+                                 Deadline::In(session.timeout),
+                                 &session.cancel));
     }
   }
 }
