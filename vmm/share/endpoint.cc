@@ -67,8 +67,7 @@ absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
     return absl::InvalidArgumentError(
         absl::StrCat("memory that is shared as ", NameOf(memory.block()->kind),
                      " cannot be shared for reading alone. Share it for "
-                     "reading and writing, "
-                     "or a copy"));
+                     "reading and writing, or a copy"));
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const PublishedMemory> published,
                    MakePublished(memory));

@@ -94,8 +94,7 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
   if (closed_) {
     return absl::FailedPreconditionError(
         "the pool of this sharing domain has ended; serve a domain while its "
-        "pool "
-        "lives");
+        "pool lives");
   }
   RETURN_IF_ERROR(CheckDomain(domain));
   ++visitors_;

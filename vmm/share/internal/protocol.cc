@@ -122,9 +122,8 @@ absl::StatusOr<std::vector<ShareKey>> DecodeOpen(
     return absl::InvalidArgumentError(absl::StrCat(
         "a message of type 0x", absl::Hex(message.type), " with ",
         message.payload.size(), " bytes and ", message.handles.size(),
-        " handles is no request; expected "
-        "1 to ",
-        kMaxRequested, " keys of ", kKeyBytes, " bytes and no handle"));
+        " handles is no request; expected 1 to ", kMaxRequested, " keys of ",
+        kKeyBytes, " bytes and no handle"));
   }
   std::vector<ShareKey> keys(count);
   std::set<std::array<std::uint8_t, sizeof(ShareKey::place)>> places;
