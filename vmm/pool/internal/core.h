@@ -188,8 +188,18 @@ class Core : public platform::Abandonable {
   // A range with room for it.
   absl::StatusOr<Range*> AddRange(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A segment of `size` bytes from `place` on; without a range wherever it
-  // comes to lie.
+  // What the driver makes for a segment, and what peers are given of it if the
+  // domain is served.
+  struct Made {
+    std::unique_ptr<Segment> segment;
+    std::shared_ptr<SharedSegment> shared;
+  };
+  // At `offset` of the range; without a range wherever it comes to lie.
+  absl::StatusOr<Made> MakeSegment(const Request& request, Range* range,
+                                   std::uint64_t offset, std::uint64_t size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the place, has a segment of `size` bytes made there, and enters it into
+  // the books.
   absl::Status AddSegment(const Request& request, Range* range,
                           const Place& place, std::uint64_t size, Block** block)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -156,6 +156,47 @@ absl::StatusOr<Range*> Core::AddRange(const Request& request) {
   return &heap.Add(std::move(made));
 }
 
+absl::StatusOr<Core::Made> Core::MakeSegment(const Request& request,
+                                             Range* range, std::uint64_t offset,
+                                             std::uint64_t size) {
+  AllocationOptions options;
+  options.size = size;
+  options.sharing = options_.sharing;
+  options.also = options_.also;
+  options.host_numa_node = options_.host_numa_node;
+  options.rdma = options_.rdma;
+  if (range != nullptr) {
+    options.at = Placement{range->addresses(), offset};
+  } else if (request.alignment > Range::kUnit) {
+    options.alignment = request.alignment;
+  }
+  Made made;
+  {
+    const Unlocked unlocked(*this);
+    ASSIGN_OR_RETURN(Allocation memory, Allocation::Create(device_, options));
+    if (range != nullptr && memory.size() != size) {
+      return absl::InternalError(absl::StrCat("the driver made ", memory.size(),
+                                              " bytes for a segment of ", size,
+                                              ", which has no room for more"));
+    }
+    made.segment = std::make_unique<Segment>(std::move(memory));
+  }
+  made.segment->offset = offset;
+  made.segment->range = range;
+  // The domain may have come to be served meanwhile.
+  if (domains_[request.domain]->is_served()) {
+    const Unlocked unlocked(*this);
+    absl::StatusOr<std::shared_ptr<SharedSegment>> shared =
+        Domain::Share(*made.segment);
+    if (!shared.ok()) {
+      made.segment.reset();  // A driver call.
+      return shared.status();
+    }
+    made.shared = *std::move(shared);
+  }
+  return made;
+}
+
 absl::Status Core::AddSegment(const Request& request, Range* range,
                               const Place& place, std::uint64_t size,
                               Block** block) {
@@ -166,70 +207,36 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
         "a segment of ", size, " bytes beside ", reserved_,
         " would exceed the pool's cap of ", options_.cap, " bytes"));
   }
-  AllocationOptions options;
-  options.size = size;
-  options.sharing = options_.sharing;
-  options.also = options_.also;
-  options.host_numa_node = options_.host_numa_node;
-  options.rdma = options_.rdma;
+  Heap& heap = HeapOf(request);
   std::optional<Claim> claim;
   if (range != nullptr) {
-    claim = HeapOf(request).Take(*range, place, size);
+    claim = heap.Take(*range, place, size);
     if (!claim.has_value()) return NoNodes();
-    options.at = Placement{range->addresses(), place.gap};
-  } else if (request.alignment > Range::kUnit) {
-    options.alignment = request.alignment;
   }
-  Domain& domain = *domains_[request.domain];
-  Heap& heap = HeapOf(request);
-  std::unique_ptr<Segment> segment;
-  std::shared_ptr<SharedSegment> shared;
+  Made made;
   reserved_ += size;
   absl::Cleanup undo = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    segment.reset();
+    made.segment.reset();
     reserved_ -= size;
     if (claim.has_value()) heap.Vacate(*range, place, *claim);
   };
-  absl::Status made =
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    {
-      const Unlocked unlocked(*this);
-      ASSIGN_OR_RETURN(Allocation memory, Allocation::Create(device_, options));
-      if (range != nullptr && memory.size() != size) {
-        return absl::InternalError(absl::StrCat(
-            "the driver made ", memory.size(), " bytes for a segment of ", size,
-            ", which has no room for more"));
-      }
-      segment = std::make_unique<Segment>(std::move(memory));
-    }
-    segment->offset = place.gap;
-    segment->range = range;
-    // It may have come to be served meanwhile.
-    while (domain.is_served() && shared == nullptr) {
-      const Unlocked unlocked(*this);
-      ASSIGN_OR_RETURN(shared, Domain::Share(*segment));
-    }
-    return absl::OkStatus();
-  }();
-  if (!made.ok()) {
-    const Unlocked unlocked(*this);
-    segment.reset();
-    return made;
-  }
+  ASSIGN_OR_RETURN(made, MakeSegment(request, range, place.gap, size));
+  Segment& segment = *made.segment;
   if (range == nullptr) {
     range = &heap.Add(std::make_unique<Range>(
-        heap.NextRange(), segment->allocation->address(), segment->size));
-    claim = range->Take({.room = segment->size}, segment->size);
+        heap.NextRange(), segment.allocation->address(), segment.size));
+    claim = range->Take({.room = segment.size}, segment.size);
   }
   if (block != nullptr) heap.MakeRoomFor(*range, *claim);
-  segment->number = domain.NextNumber();
-  domain.Tell(*segment, std::move(shared), &last_error_);
+  Domain& domain = *domains_[request.domain];
+  segment.number = domain.NextNumber();
+  domain.Tell(segment, std::move(made.shared), &last_error_);
   std::move(undo).Cancel();
   if (block == nullptr) {
-    range->Fill(*claim, std::move(segment));
+    range->Fill(*claim, std::move(made.segment));
     return absl::OkStatus();
   }
-  *block = heap.FillFor(*range, place, *claim, std::move(segment));
+  *block = heap.FillFor(*range, place, *claim, std::move(made.segment));
   return *block == nullptr ? NoNodes() : absl::OkStatus();
 }
 
