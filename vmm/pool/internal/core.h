@@ -222,14 +222,17 @@ class Core : public platform::Abandonable {
   // Whether peers may have it open that would lose it (kLegacyIpc).
   bool MustOutlivePeers(const Segment& segment) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives idle segments back but for `keep_bytes`, and says how much. Domain i
-  // keeps at least least[i] bytes of its own, if it has them.
+  // What could be given back.
+  std::vector<Segment*> Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of it all but `keep_bytes`. Domain i keeps at least least[i] bytes of its own,
+  // if it has them.
+  std::vector<Segment*> Surplus(std::uint64_t keep_bytes,
+                                absl::Span<const std::uint64_t> least) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the surplus back, and says how much.
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes,
                             absl::Span<const std::uint64_t> least = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // What could be given back.
-  std::vector<Segment*> Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_resort.cc
   // Has what is idle given back, but for `least`, and with `asks_others` by the

@@ -41,8 +41,8 @@ std::vector<Segment*> Core::Idle() const {
   return idle;
 }
 
-std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
-                                absl::Span<const std::uint64_t> least) {
+std::vector<Segment*> Core::Surplus(
+    std::uint64_t keep_bytes, absl::Span<const std::uint64_t> least) const {
   std::vector<Segment*> idle = Idle();
   // The smaller ones serve more requests, and each takes as long to make.
   std::stable_sort(
@@ -64,7 +64,13 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
     kept += segment->size;
     return true;
   });
-  if (idle.empty()) return 0;
+  return idle;
+}
+
+std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
+                                absl::Span<const std::uint64_t> least) {
+  const std::vector<Segment*> surplus = Surplus(keep_bytes, least);
+  if (surplus.empty()) return 0;
   std::uint64_t released = 0;
   struct Gone {
     Range* range;
@@ -72,7 +78,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
     std::unique_ptr<Segment> segment;
   };
   std::vector<Gone> gone;
-  gone.reserve(idle.size());
+  gone.reserve(surplus.size());
   ++releasing_;
   absl::Cleanup note = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (Gone& one : gone) {
@@ -84,7 +90,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
     --releasing_;
     changed_.NotifyAll();
   };
-  for (Segment* const segment : idle) {
+  for (Segment* const segment : surplus) {
     Range* const range = segment->range;
     std::unique_ptr<Segment> removed;
     const std::optional<Claim> claim = range->Remove(*segment, &removed);
