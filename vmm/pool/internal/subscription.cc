@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/base/annotate.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/process.h"
@@ -19,11 +17,6 @@ namespace {
 
 // How long taking leave may wait for an owner that does not read.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
-
-// How often what has come is taken up again for which there was no descriptor, and
-// for how long: nothing tells this process when it has one again.
-constexpr absl::Duration kTakeAgainAfter = absl::Milliseconds(50);
-constexpr absl::Duration kTakeAgainFor = absl::Seconds(10);
 
 }  // namespace
 
@@ -88,74 +81,6 @@ Subscription::~Subscription() {
     SendBye(channel_, Deadline::In(kLeaveTimeout)).IgnoreError();
   } catch (const std::bad_alloc&) {
   }
-}
-
-void Subscription::ReceiveLoop(const SharedTableView& view) {
-  RelaxCaptureForThread(driver_);
-  absl::Time wait_until = absl::InfinitePast();
-  std::optional<Deadline> lacking_until;
-  for (;;) {
-    absl::StatusOr<Notice> notice = ReceiveNotice(channel_, wait_until, &stop_);
-    // It is there still.
-    if (absl::IsResourceExhausted(notice.status()) && channel_.is_open()) {
-      if (!lacking_until) lacking_until = Deadline::In(kTakeAgainFor);
-      if (!lacking_until->Passed()) {
-        AwaitDescriptors(notice.status());
-        continue;
-      }
-    }
-    if (lacking_until) {
-      lacking_until.reset();
-      const platform::MutexLock lock(mutex_);
-      lacking_ = absl::OkStatus();
-    }
-    if (absl::IsDeadlineExceeded(notice.status())) {
-      // All segments there were are mapped.
-      view.PopulateAhead();
-      wait_until = absl::InfiniteFuture();
-      continue;
-    }
-    absl::Status taken =
-        notice.ok() ? Take(*std::move(notice)) : notice.status();
-    if (taken.ok()) continue;
-    if (absl::IsDataLoss(taken)) channel_.Close();
-    absl::Status why = platform::Annotate(
-        taken, "the pool's owner serves this process no more");
-    {
-      platform::MutexLock lock(mutex_);
-      connection_ = why;
-    }
-    changed_.NotifyAll();
-    platform::MutexLock lock(watch_mutex_);
-    // Cancelled is this object's own end.
-    if (watch_.disconnected != nullptr && !absl::IsCancelled(why)) {
-      watch_.disconnected(why);
-    }
-    return;
-  }
-}
-
-void Subscription::AwaitDescriptors(const absl::Status& lacking) {
-  const Deadline again = Deadline::In(kTakeAgainAfter);
-  platform::MutexLock lock(mutex_);
-  lacking_ = lacking;
-  while (!stopping_ && !again.Passed()) {
-    changed_.WaitFor(mutex_, again.Slice());
-  }
-}
-
-absl::Status Subscription::Take(Notice notice) {
-  if (std::holds_alternative<Closed>(notice)) {
-    return absl::UnavailableError("the owner has closed its pool");
-  }
-  if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
-    return TakeRecall(*recall);
-  }
-  if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
-    TakeForget(*forget);
-    return absl::OkStatus();
-  }
-  return TakeSegment(std::move(notice));
 }
 
 absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
