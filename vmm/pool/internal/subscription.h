@@ -136,6 +136,9 @@ class Subscription : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segments::iterator FindSegment(std::uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Call>
+  void ForEachMapped(const Call& call) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes no memory of the host: it is called by destructors.
   void GiveBack(absl::Span<const Place> places);
   // Of one; what is forgotten and in no block any more goes to `gone`.

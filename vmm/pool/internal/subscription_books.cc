@@ -7,6 +7,14 @@
 
 namespace vmm::pool {
 
+template <typename Call>
+void Subscription::ForEachMapped(const Call& call) const {
+  for (const auto& [number, segment] : segments_) {
+    if (segment.memory.ok()) call(*segment.memory);
+  }
+  for (const auto& [number, segment] : kept_) call(*segment.memory);
+}
+
 absl::Status Subscription::connection() const {
   platform::MutexLock lock(mutex_);
   return connection_;
@@ -15,15 +23,10 @@ absl::Status Subscription::connection() const {
 ImportedPoolStatistics Subscription::statistics() const {
   platform::MutexLock lock(mutex_);
   ImportedPoolStatistics all;
-  for (const auto& [number, segment] : segments_) {
-    if (!segment.memory.ok()) continue;
+  ForEachMapped([&all](const ImportedAllocation& memory) {
     ++all.segments;
-    all.mapped += segment.memory->size();
-  }
-  for (const auto& [number, segment] : kept_) {
-    ++all.segments;
-    all.mapped += segment.memory->size();
-  }
+    all.mapped += memory.size();
+  });
   all.imported = imported_;
   for (const Batch& batch : releasing_) all.releasing += batch.places.size();
   all.last_error = last_error_;
@@ -33,15 +36,13 @@ ImportedPoolStatistics Subscription::statistics() const {
 std::string Subscription::weakness() const {
   HandleKind kind = HandleKind::kLegacyIpc;
   std::vector<AddressSpan> disclosed;
-  const auto count = [&](const Segment& segment) {
-    if (!segment.memory.ok() || segment.memory->disclosed().size == 0) return;
-    kind = segment.memory->ticket().kind;
-    disclosed.push_back(segment.memory->disclosed());
-  };
   {
     const platform::MutexLock lock(mutex_);
-    for (const auto& [number, segment] : segments_) count(segment);
-    for (const auto& [number, segment] : kept_) count(segment);
+    ForEachMapped([&](const ImportedAllocation& memory) {
+      if (memory.disclosed().size == 0) return;
+      kind = memory.ticket().kind;
+      disclosed.push_back(memory.disclosed());
+    });
   }
   return DescribeWeakness(kind, disclosed);
 }
