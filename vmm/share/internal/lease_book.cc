@@ -43,7 +43,7 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::PeerCredentials peer,
                        .emplace(entry, Holder{std::move(peer), absl::Now(),
                                               std::move(watch)})
                        .first->second;
-  for (const Item& item : items) holder.held.push_back({item, {}, {}, false});
+  for (const Item& item : items) holder.held.push_back({item, {}, {}});
   return entry;
 }
 
@@ -147,7 +147,6 @@ void LeaseBook::Recall(const std::optional<MemoryId>& memory,
     for (Held& held : holder.held) {
       if (!IsOf(memory, held.item.memory)) continue;
       held.return_by = until;
-      if (!held.told.has_value() || until < *held.told) held.to_send = true;
     }
     SendRecalls(holder);
   }
@@ -157,8 +156,8 @@ void LeaseBook::SendRecalls(Holder& holder) {
   if (holder.channel == nullptr) return;
   std::map<absl::Time, std::vector<MemoryId>> by_time;
   for (Held& held : holder.held) {
-    if (!std::exchange(held.to_send, false)) continue;
-    held.told = *held.return_by;
+    if (!held.MustBeTold()) continue;
+    held.told = held.return_by;
     by_time[*held.return_by].push_back(held.item.memory);
   }
   for (const auto& [until, ids] : by_time) {

@@ -76,7 +76,10 @@ class LeaseBook {
     // message: whoever asks often must not fill the connection of one that looks
     // seldom.
     std::optional<absl::Time> told;
-    bool to_send = false;  // The holder was not told of return_by yet.
+
+    bool MustBeTold() const {
+      return return_by.has_value() && (!told.has_value() || *return_by < *told);
+    }
   };
   struct Holder {
     platform::PeerCredentials credentials;
