@@ -24,11 +24,8 @@ std::vector<Lease> Domain::LeasesOf(std::uint32_t slot,
     const auto held_for =
         static_cast<std::int64_t>(HeldForMs(word, platform::CoarseNow()));
     lease.since = std::max(peer.joined, now - absl::Milliseconds(held_for));
-    if (recalled != recalled_.end()) {
-      lease.state = LeaseState::kRecalled;
-      lease.return_by = recalled->second;
-    }
-    lease_internal::Quarantine(lease, peer.left, peer.end, peer.watch);
+    if (recalled != recalled_.end()) lease.return_by = recalled->second;
+    lease_internal::SetState(lease, peer.left, peer.end, peer.watch);
   }
   return leases;
 }

@@ -123,12 +123,12 @@ std::vector<MemoryLease> LeaseBook::ListOf(
       if (!IsOf(memory, held.item.memory)) continue;
       MemoryLease& one = leases.emplace_back();
       one.memory = held.item.memory;
-      one.lease = {holder.credentials, held.item.size, holder.since,
-                   held.return_by.has_value() ? LeaseState::kRecalled
-                                              : LeaseState::kHeld,
-                   held.return_by};
-      lease_internal::Quarantine(one.lease, holder.hung_up, holder.end,
-                                 holder.watch);
+      one.lease = {.holder = holder.credentials,
+                   .size = held.item.size,
+                   .since = holder.since,
+                   .return_by = held.return_by};
+      lease_internal::SetState(one.lease, holder.hung_up, holder.end,
+                               holder.watch);
     }
   }
   return leases;

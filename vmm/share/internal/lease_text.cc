@@ -6,16 +6,18 @@
 
 namespace vmm::lease_internal {
 
-void Quarantine(Lease& lease, bool hung_up, platform::PeerEnd end,
-                const platform::PeerWatch& watch) {
-  if (end == platform::PeerEnd::kUnproven) {
-    lease.reason = absl::StrCat("whose process has ended, but ", watch.why());
-  } else if (hung_up) {
-    lease.reason = "which hung up and is not known to have ended";
-  } else {
+void SetState(Lease& lease, bool hung_up, platform::PeerEnd end,
+              const platform::PeerWatch& watch) {
+  const bool has_ended = end == platform::PeerEnd::kUnproven;
+  if (!has_ended && !hung_up) {
+    lease.state =
+        lease.return_by.has_value() ? LeaseState::kRecalled : LeaseState::kHeld;
     return;
   }
   lease.state = LeaseState::kQuarantined;
+  lease.reason =
+      has_ended ? absl::StrCat("whose process has ended, but ", watch.why())
+                : "which hung up and is not known to have ended";
 }
 
 std::string DescribeAll(absl::Span<const std::string> leases) {

@@ -10,10 +10,10 @@
 
 namespace vmm::lease_internal {
 
-// Marks the lease of a holder of which that is known, if it is quarantined by
-// that: `hung_up`, its connection has ended.
-void Quarantine(Lease& lease, bool hung_up, platform::PeerEnd end,
-                const platform::PeerWatch& watch);
+// Sets the state of a lease, by its return_by and by what is known of its holder:
+// `hung_up`, its connection has ended; `end`, what `watch` saw last.
+void SetState(Lease& lease, bool hung_up, platform::PeerEnd end,
+              const platform::PeerWatch& watch);
 
 // What a wait that ends at its deadline says: how many, and the first three.
 std::string DescribeAll(absl::Span<const std::string> leases);
