@@ -77,15 +77,10 @@ absl::Status Endpoint::Server::ServeRequest(Session& session) {
   const Deadline deadline = Deadline::In(options_.request_timeout);
   absl::StatusOr<platform::PeerWatch> watch =
       platform::PeerWatch::Receive(channel, deadline, &stop());
-  if (!watch.ok()) {
-    return channel.is_open() ? Refuse(channel, watch.status()) : watch.status();
-  }
+  if (!watch.ok()) return Refuse(channel, watch.status());
   const absl::StatusOr<platform::Message> message =
       channel.Receive(deadline, &stop());
-  if (!message.ok()) {
-    return channel.is_open() ? Refuse(channel, message.status())
-                             : message.status();
-  }
+  if (!message.ok()) return Refuse(channel, message.status());
   const absl::StatusOr<std::vector<ShareKey>> keys =
       protocol::DecodeOpen(*message);
   if (!keys.ok()) return Refuse(channel, keys.status());

@@ -60,7 +60,7 @@ class Endpoint::Server : public platform::Abandonable {
                          Access access);
   // As SessionServer::Options::tidy.
   bool Tidy();
-  // Tells the peer why it gets nothing; returns that.
+  // Tells the peer why it gets nothing, if its channel is open; returns that.
   absl::Status Refuse(platform::Channel& channel, const absl::Status& why);
   void Record(const absl::Status& ended);
 
