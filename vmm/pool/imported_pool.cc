@@ -42,9 +42,9 @@ absl::StatusOr<std::unique_ptr<ImportedPool>> ImportedPool::Subscribe(
       Granted granted,
       DialShare(invitation.address, absl::MakeConstSpan(&invitation.key, 1),
                 owners, "the pool's memory", deadline,
-                [&](Granted& begun) -> absl::Status {
-                  ASSIGN_OR_RETURN(
-                      welcome, pool::ReceiveWelcome(begun.channel, deadline));
+                [&](platform::Channel& channel) -> absl::Status {
+                  ASSIGN_OR_RETURN(welcome,
+                                   pool::ReceiveWelcome(channel, deadline));
                   return absl::OkStatus();
                 }));
   absl::StatusOr<std::unique_ptr<pool::SharedTableView>> table =

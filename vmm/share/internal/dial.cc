@@ -31,7 +31,8 @@ absl::StatusOr<platform::Channel> Connect(const std::string& address,
 absl::StatusOr<Granted> DialShare(
     const std::string& address, absl::Span<const ShareKey> keys,
     const platform::PeerPolicy& owners, absl::string_view what,
-    Deadline deadline, const std::function<absl::Status(Granted&)>& begin) {
+    Deadline deadline,
+    const std::function<absl::Status(platform::Channel&)>& begin) {
   return RetryWhileBusy(deadline, [&](Busy* busy) -> absl::StatusOr<Granted> {
     ASSIGN_OR_RETURN(platform::Channel channel,
                      Connect(address, owners, what, deadline));
@@ -48,21 +49,17 @@ absl::StatusOr<Granted> DialShare(
       return TurnedAwayUnread("the owner", asked);
     }
     RETURN_IF_ERROR(asked);
-    Granted granted{std::move(channel), Access::kNone};
-    absl::StatusOr<Access> access =
-        protocol::ReceiveGranted(granted.channel, deadline);
+    const absl::StatusOr<Access> access =
+        protocol::ReceiveGranted(channel, deadline);
     absl::Status begun = access.status();
-    if (access.ok()) {
-      granted.access = *access;
-      if (begin != nullptr) begun = begin(granted);
-    }
-    if (IsBusy(begun, granted.channel)) *busy = Busy::kSaid;
+    if (begun.ok() && begin != nullptr) begun = begin(channel);
     if (!begun.ok()) {
+      if (IsBusy(begun, channel)) *busy = Busy::kSaid;
       // What the owner has sent already goes with the connection.
-      protocol::GiveUp(granted.channel, begun);
+      protocol::GiveUp(channel, begun);
       return begun;
     }
-    return granted;
+    return Granted{std::move(channel), *access};
   });
 }
 

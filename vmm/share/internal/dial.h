@@ -22,16 +22,17 @@ struct Granted {
 };
 
 // Dials the endpoint at `address`, asks for what `keys` open, and calls `begin`,
-// which receives what the owner sends first. `what` is for messages. Errors of
-// the owner's come back with "the owner refused: ". When it has no room
-// (RESOURCE_EXHAUSTED, also from `begin`) all is tried again until `deadline`.
+// if there is one, which receives what the owner sends first. `what` is for
+// messages. Errors of the owner's come back with "the owner refused: ". When it
+// has no room (RESOURCE_EXHAUSTED, also from `begin`) all is tried again until
+// `deadline`.
 absl::StatusOr<Granted> DialShare(
     const std::string& address, absl::Span<const ShareKey> keys,
     const platform::PeerPolicy& owners, absl::string_view what,
     Deadline deadline,
-    const std::function<absl::Status(Granted&)>& begin = nullptr);
+    const std::function<absl::Status(platform::Channel&)>& begin = nullptr);
 
-// PERMISSION_DENIED when `wanted` is to write and `granted` is not.
+// PERMISSION_DENIED for who wants to write what is granted for reading.
 absl::Status CheckGranted(Access granted, bool wants_to_write);
 
 }  // namespace vmm
