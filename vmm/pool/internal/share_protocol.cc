@@ -1,8 +1,8 @@
 #include "vmm/pool/internal/share_protocol.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -79,24 +79,15 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
 }
 
-// A duration is sent in milliseconds, not below zero nor beyond 64 bits.
-std::uint64_t ToMilliseconds(absl::Duration duration) {
-  return static_cast<std::uint64_t>(
-      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(duration)));
-}
-
 absl::StatusOr<Notice> DecodeRecall(absl::Span<const std::uint8_t> payload) {
   WireReader in(payload);
-  const auto within = in.Take<std::uint64_t>();
+  const std::optional<absl::Duration> within = protocol::TakeWithin(in);
   const std::size_t count = in.left() / kRecalledSlotBytes;
-  if (in.overrun() || in.left() % kRecalledSlotBytes != 0 || count == 0 ||
-      count > kMaxRecalled ||
-      within > static_cast<std::uint64_t>(
-                   std::numeric_limits<std::int64_t>::max())) {
+  if (!within.has_value() || in.left() % kRecalledSlotBytes != 0 ||
+      count == 0 || count > kMaxRecalled) {
     return Broken(absl::StrCat("a recall of ", payload.size(), " bytes"));
   }
-  RecallBlocks recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
-                      {}};
+  RecallBlocks recall{*within, {}};
   recall.blocks.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     RecalledSlot& block = recall.blocks.emplace_back();
@@ -177,7 +168,7 @@ absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
     return channel.Send(kClosed, payload, {}, deadline, cancel);
   }
   if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
-    out.Put(ToMilliseconds(recall->within));
+    protocol::PutWithin(out, recall->within);
     for (const RecalledSlot& block : recall->blocks) {
       out.Put(block.segment);
       out.Put(block.slot);

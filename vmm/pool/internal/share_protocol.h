@@ -86,7 +86,7 @@ inline constexpr std::size_t kRecalledSlotBytes = 32;
 inline constexpr std::size_t kMaxRecalled = 1000;
 
 struct RecallBlocks {
-  absl::Duration within;  // From when it is sent; whole milliseconds travel.
+  absl::Duration within;  // From when it is sent: protocol::PutWithin().
   std::vector<RecalledSlot> blocks;  // 1 to kMaxRecalled.
 };
 

@@ -12,7 +12,6 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
-#include "vmm/memory/internal/wire.h"
 
 namespace vmm::protocol {
 namespace {
@@ -184,30 +183,41 @@ absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
   return ids;
 }
 
+void PutWithin(WireWriter& out, absl::Duration within) {
+  out.Put(static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(within))));
+}
+
+std::optional<absl::Duration> TakeWithin(WireReader& in) {
+  const auto within = in.Take<std::uint64_t>();
+  constexpr auto kMost =
+      static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (in.overrun() || within > kMost) return std::nullopt;
+  return absl::Milliseconds(static_cast<std::int64_t>(within));
+}
+
 absl::Status SendRecall(platform::Channel& channel,
                         absl::Span<const MemoryId> ids, absl::Duration within,
                         Deadline deadline) {
   std::vector<std::uint8_t> start;
-  WireWriter(start).Put(static_cast<std::uint64_t>(
-      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(within))));
+  WireWriter out(start);
+  PutWithin(out, within);
   return SendIds(channel, kRecall, std::move(start), ids, deadline);
 }
 
 absl::StatusOr<Recall> DecodeRecall(const platform::Message& message) {
   WireReader in(message.payload);
-  const auto within = in.Take<std::uint64_t>();
+  const std::optional<absl::Duration> within = TakeWithin(in);
   std::vector<MemoryId> ids = TakeIds(in);
   if (message.type != kRecall || !message.handles.empty() || ids.empty() ||
-      within > static_cast<std::uint64_t>(
-                   std::numeric_limits<std::int64_t>::max())) {
+      !within.has_value()) {
     return absl::DataLossError(
         absl::StrCat("the owner broke the protocol: a message of type 0x",
                      absl::Hex(message.type), " with ", message.payload.size(),
                      " bytes and ", message.handles.size(),
                      " handles is no recall; the channel is closed"));
   }
-  return Recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
-                std::move(ids)};
+  return Recall{*within, std::move(ids)};
 }
 
 }  // namespace vmm::protocol

@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,7 @@
 #include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/exporter.h"
+#include "vmm/memory/internal/wire.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/servable.h"
 #include "vmm/share/ticket.h"
@@ -162,11 +164,17 @@ absl::Status SendReturn(platform::Channel& channel,
 absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
     const platform::Message& message);
 
+// How long a recall gives, from when it is sent: in whole milliseconds, 0 for a
+// time that has passed.
+void PutWithin(WireWriter& out, absl::Duration within);
+// Nothing where it is none.
+std::optional<absl::Duration> TakeWithin(WireReader& in);
+
 struct Recall {
-  absl::Duration within;  // Whole milliseconds, from when it was sent.
+  absl::Duration within;  // As PutWithin() has it.
   std::vector<MemoryId> ids;
 };
-// REQUIRES: 1 to kMaxRequested ids. A time that has passed is sent as 0.
+// REQUIRES: 1 to kMaxRequested ids.
 absl::Status SendRecall(platform::Channel& channel,
                         absl::Span<const MemoryId> ids, absl::Duration within,
                         Deadline deadline);
