@@ -35,6 +35,7 @@
 #include "vmm/pool/internal/heap.h"
 #include "vmm/pool/internal/points.h"
 #include "vmm/pool/internal/segment.h"
+#include "vmm/pool/internal/stream_context.h"
 #include "vmm/pool/internal/thread_cache.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/lease.h"

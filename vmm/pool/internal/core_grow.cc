@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
+#include "vmm/pool/internal/stream_context.h"
 
 namespace vmm::pool {
 namespace {

@@ -7,7 +7,7 @@
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/internal/core.h"
-#include "vmm/pool/internal/points.h"
+#include "vmm/pool/internal/stream_context.h"
 
 namespace vmm::pool {
 namespace {

@@ -2,7 +2,7 @@
 // to vmm/.
 //
 //   under the lock     Inquiry inquiry(backlog);
-//   without it         inquiry.Ask(driver);
+//   without it         inquiry.Ask(device, context);
 //   under the lock     heap.Pass(backlog, inquiry.passed()), inquiry.End();
 //
 // An idle stream costs one question, whatever was freed on it. A busy one costs
@@ -12,7 +12,6 @@
 #define VMMSHARE_VMM_POOL_INTERNAL_POINTS_H_
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,28 +21,6 @@
 #include "vmm/pool/internal/backlog.h"
 
 namespace vmm::pool {
-
-// Has the context current whose default streams are meant, until this ends: a
-// thread may have none, or one of another device.
-class DefaultContext {
- public:
-  // `context`: null is whichever of the device is current, or else its primary
-  // one. False: that is not active, so that nothing was put on its streams.
-  absl::StatusOr<bool> Enter(const Device& device, CUcontext context);
-
- private:
-  // Given back in the order of safety.
-  std::optional<PrimaryContext> primary_;
-  std::optional<CurrentContext> current_;
-};
-
-inline bool IsDefault(CUstream stream) {
-  return stream == nullptr || stream == CU_STREAM_LEGACY;
-}
-
-// The context of a stream; null when none of the device's can be told. That of
-// the default streams is the current one.
-absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream);
 
 // Move-only. Between construction and End() nobody else can ask for that
 // backlog.
@@ -55,7 +32,7 @@ class Inquiry {
   void End();
 
   // Without the lock. Waits for nothing. `context`, whose default streams are
-  // meant: as DefaultContext::Enter().
+  // meant: as DefaultContext::Enter() (stream_context.h).
   void Ask(const Device& device, CUcontext context);
   // Makes the later work of `stream` wait, on the GPU, for all that was on the
   // backlog's when this was constructed. Waits for nothing. False: the backlog's
@@ -72,7 +49,8 @@ class Inquiry {
   const absl::Status& error() const { return error_; }
 
  private:
-  void Ask(const platform::Driver& driver);
+  // The same once the context is current.
+  void AskEntered(const platform::Driver& driver);
   // Has the driver make a point after what is on the stream now.
   absl::Status Record(const platform::Driver& driver);
 
