@@ -189,12 +189,7 @@ class Core : public platform::Abandonable {
   // A range with room for it.
   absl::StatusOr<Range*> AddRange(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the driver makes for a segment, and what peers are given of it if the
-  // domain is served.
-  struct Made {
-    std::unique_ptr<Segment> segment;
-    std::shared_ptr<SharedSegment> shared;
-  };
+  struct Made;
   // At `offset` of the range; without a range wherever it comes to lie.
   absl::StatusOr<Made> MakeSegment(const Request& request, Range* range,
                                    std::uint64_t offset, std::uint64_t size)
@@ -247,18 +242,12 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_leases.cc
-  struct LeasedBlock {
-    const Block* block;  // Another block's record once the slot is not leased.
-    std::uint32_t domain;
-    SlotRef slot;
-  };
+  struct LeasedBlock;
   // Nothing where it has no ticket.
   std::optional<LeasedBlock> SharedAs(const Block& block) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLeased(const LeasedBlock& one) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return domains_[one.domain]->IsLeased(one.slot);
-  }
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those of `blocks` that have tickets. Nothing: the one in *bad is not live.
   std::optional<std::vector<LeasedBlock>> FindShared(
       absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad) const
@@ -286,14 +275,7 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_sessions.cc
-  struct Session {
-    Domain& domain;
-    PeerId peer;
-    platform::Channel& channel;
-    absl::Duration timeout;             // Of one message.
-    const platform::CancelEvent& lags;  // As Domain::Missing() has it.
-    const platform::CancelEvent& cancel;
-  };
+  struct Session;
   // The number of the domain.
   absl::StatusOr<std::size_t> FindServed(const DomainId& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

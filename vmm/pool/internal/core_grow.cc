@@ -157,6 +157,12 @@ absl::StatusOr<Range*> Core::AddRange(const Request& request) {
   return &heap.Add(std::move(made));
 }
 
+// By the driver; and what peers are given of it, if the domain is served.
+struct Core::Made {
+  std::unique_ptr<Segment> segment;
+  std::shared_ptr<SharedSegment> shared;
+};
+
 absl::StatusOr<Core::Made> Core::MakeSegment(const Request& request,
                                              Range* range, std::uint64_t offset,
                                              std::uint64_t size) {

@@ -32,6 +32,16 @@ absl::Status NotReturned(const std::vector<BlockLease>& leases) {
 
 }  // namespace
 
+struct Core::LeasedBlock {
+  const Block* block;  // Another block's record once the slot is not leased.
+  std::uint32_t domain;
+  SlotRef slot;
+};
+
+bool Core::IsLeased(const LeasedBlock& one) const {
+  return domains_[one.domain]->IsLeased(one.slot);
+}
+
 void Core::AddLeases(const Block& block, std::vector<BlockLease>& out) const {
   const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
   if (slot == Block::kNoSlot) return;

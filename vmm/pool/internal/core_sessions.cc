@@ -18,6 +18,16 @@ constexpr absl::Duration kLookAtPeer = absl::Seconds(1);
 
 }  // namespace
 
+// What the thread of one has.
+struct Core::Session {
+  Domain& domain;
+  PeerId peer;
+  platform::Channel& channel;
+  absl::Duration timeout;             // Of one message.
+  const platform::CancelEvent& lags;  // As Domain::Missing() has it.
+  const platform::CancelEvent& cancel;
+};
+
 absl::StatusOr<std::size_t> Core::FindServed(const DomainId& id) const {
   for (std::size_t i = 0; i < domains_.size(); ++i) {
     if (domains_[i]->is_served() && domains_[i]->id() == id) return i;
