@@ -108,8 +108,8 @@ struct RecalledBlock {
 // neither destroy the ImportedPool nor call Watch(), nor throw: on that thread
 // nobody catches it, and the process ends.
 struct ImportedPoolWatch {
-  // Blocks are asked back: release each ImportedBlock of them. Nothing happens
-  // to who does not, but that the owner sees it.
+  // Blocks are asked back: release each ImportedBlock of them. If you do not, the
+  // owner sees it, and nothing else happens.
   std::function<void(absl::Span<const RecalledBlock>)> recalled = nullptr;
   // The owner has ended, or serves this process no more: connection() says why.
   // What is imported stays valid.

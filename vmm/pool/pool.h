@@ -71,11 +71,11 @@ enum class NullStream {
                // --default-stream per-thread: CU_STREAM_PER_THREAD.
 };
 
-// In place of a stream, in Pool::Allocate() and Pool::Free(), of who does not know
-// which ones use the block. It is allocated of memory that the GPU is done with,
-// for work on any stream. It is freed after the work that is on any stream which
-// synchronises with the legacy default stream: one that does not
-// (CU_STREAM_NON_BLOCKING) is synchronised before. Costs more than a stream's own.
+// Stands for a stream in Pool::Allocate() and Pool::Free(), for a caller that does
+// not know which streams use the block. Allocate() gives memory that the GPU is done
+// with, for work on any stream. Free() gives it back after the work on all streams
+// that synchronise with the legacy default stream: synchronise one that does not
+// (CU_STREAM_NON_BLOCKING) before. Costs more than a stream's own.
 inline CUstream AllStreams() {
   return reinterpret_cast<CUstream>(~std::uintptr_t{1});
 }
@@ -175,10 +175,10 @@ class ServableDomain final : public Servable {
 
 // Thread-safe. An endpoint that serves a pool serves its first domain; see
 // InDomain(). All streams used with a pool must belong to one context of its
-// device, which is current where a call is given the null stream. By a default
-// stream a thread without a context means that of the context of the stream that
-// the pool first grew for, or else of the device's primary one. A stream is known by its
-// value, so call ReleaseStream() before destroying it.
+// device, which is current where a call is given the null stream. Where no context
+// is current, a default stream is that of the context of the stream for which the
+// pool first grew, or else of the device's primary one. A pool knows a stream by
+// its value, so call ReleaseStream() before destroying it.
 class Pool final : public Servable {
  public:
   // Allocates nothing yet. INVALID_ARGUMENT for sizes that make no sense;
@@ -304,10 +304,10 @@ class Pool final : public Servable {
 
   // Work that is put on `then` after this call comes after what is on `first`
   // now: for a block that was allocated for `first` and is used on `then` first.
-  // The GPU waits, and not this call: but where `then` is being captured into a
-  // graph, whose launches are in the order of no other stream, or is the default
-  // one of a device whose primary context nobody has. Where both are being
-  // captured there is nothing to be done: who launches the graphs has their order.
+  // The GPU waits, and this call does not, but where `then` is being captured into
+  // a graph, whose launches are in the order of no other stream, and where it is the
+  // default stream of a device whose primary context nobody has. Where both are
+  // being captured it does nothing: who launches the graphs has their order.
   //   FAILED_PRECONDITION  `first` alone is being captured: its work is done at
   //                        each launch; or it is a default stream, and one that
   //                        synchronises with that is being captured

@@ -57,10 +57,10 @@ struct EndpointOptions {
   std::size_t max_sessions = 64;
   std::size_t max_user_sessions = 0;
   std::size_t max_process_sessions = 0;
-  // Leases out at once: one for each OpenTicket() of which something is held still,
-  // for each endpoint, 1,024 tickets and access of an OpenTickets(), and for each
-  // connection that was one and stands. Each costs three descriptors and a thread
-  // that sleeps. The rest as above.
+  // Leases out at once: connections over which memory was opened that is held
+  // still, or that stand still. An OpenTicket() has one; an OpenTickets() has one
+  // for each endpoint, access and 1,024 tickets. Each costs three descriptors and a
+  // thread that sleeps. The rest as above.
   std::size_t max_leases = 256;
   std::size_t max_user_leases = 0;
   std::size_t max_process_leases = 0;
@@ -138,10 +138,12 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Exports `memory` and serves it. FAILED_PRECONDITION for private memory;
-  // INVALID_ARGUMENT for Access::kNone, for kRead of memory that cannot be shared
-  // so (driver_block.h), and for more than 65,536 chunks; otherwise as the driver answers the export. The
-  // same memory may be published more than once, to each with options of its own.
+  // Exports `memory` and serves it. The same memory may be published more than
+  // once, each time with options of its own.
+  //   FAILED_PRECONDITION  private memory
+  //   INVALID_ARGUMENT     Access::kNone; kRead of memory that cannot be shared so
+  //                        (driver_block.h); more than 65,536 chunks
+  //   else                 as the driver answers the export
   absl::StatusOr<Share> Publish(const Shareable& memory,
                                 const ShareOptions& options = {});
   // All or nothing, in the order given.

@@ -67,8 +67,8 @@ struct LeaseStatus {
   // the memory did not come from an endpoint: then it is no lease, and the owner
   // cannot see it; and in a forked child, whose parent has it.
   absl::Status connection;
-  // Set when the owner wants the memory back: let go of it by then. Nothing
-  // happens to who does not, but that the owner sees it.
+  // Set when the owner wants the memory back: let go of it by then. If you do not,
+  // the owner sees it, and nothing else happens.
   std::optional<absl::Time> return_by;
 };
 

@@ -106,7 +106,8 @@ absl::Status Core::Order(CUstream first, CUstream then, Deadline deadline) {
   if (can_wait) {
     ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, then));
     if (captured) {
-      // A default stream never is: it is refused beside a blocking one that is.
+      // Of a default stream, which never is captured, this says that a blocking
+      // one of its context is: recording on it is refused then.
       ASSIGN_OR_RETURN(const bool both, IsCaptured(driver, first));
       if (both && !IsDefault(first) && !IsDefault(then)) {
         return absl::OkStatus();

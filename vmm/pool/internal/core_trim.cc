@@ -126,6 +126,8 @@ void Core::GiveUpIdle() {
 absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
   const platform::MutexLock lock(mutex_);
   std::fill(keep_idle_.begin(), keep_idle_.end(), 0);
+  // As CollectAll(), but peers that have ended are forgotten though nothing is
+  // held: see MustOutlivePeers().
   EmptyCaches();
   CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.

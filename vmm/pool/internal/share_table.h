@@ -89,8 +89,8 @@ class ShareTable {
   absl::StatusOr<PeerId> AddPeer();
   // To be sent to that one peer, which can write it. REQUIRES: a peer.
   const platform::OsHandle& holds_handle(PeerId peer) const;
-  // How many slots the peer holds, as it says. Looks at all that were ever
-  // used: for statistics. REQUIRES: a peer.
+  // For tests: how many slots the peer holds, as it says. Looks at all that were
+  // ever used. REQUIRES: a peer.
   std::uint32_t HoldsOf(PeerId peer) const;
   // Whether any peer holds any slot. Fast when one does, see HoldsOf() else.
   bool AnyHeld() const;

@@ -82,7 +82,7 @@ class SharedTableView {
   // the one call that needs no lock.
   void PopulateAhead() const;
 
-  // How often the slot is held here.
+  // For tests: how often the slot is held here.
   std::uint32_t References(std::uint32_t slot) const;
   // Whether that block is: a slot's later ones have another generation.
   bool Holds(std::uint32_t slot, std::uint64_t generation) const;
