@@ -26,17 +26,20 @@ std::optional<Place> Range::FindPlace(std::uint64_t size,
       if (block != nullptr && block->backlog == own) {
         const std::uint64_t begin =
             heap.block(lower).offset - heap.FreeBelow(lower);
-        // All of it, so that the stream's is not given back as anybody's.
+        // Only where the block needs all of it: a rest would be given back as
+        // anybody's, and is the stream's still.
         if (begin + size > gap) {
           place.own = block;
           place.begin = begin;
         }
       }
     }
-    // Then what is free above has room, or nothing here has: the heap says.
+    // It would begin above the gap, and lack nothing in it: whether it has room
+    // there the heap says.
     if (place.begin >= gap + place.room) continue;
     place.end = place.begin + size;
-    // Where it fits below, the heap has too many ranges to find that.
+    // One that fits below lacks nothing. But the heap did not find that, for it
+    // looks at so many free ranges and no more: then any segment will do.
     place.needed = place.end > gap ? RoundUp(place.end - gap, unit_) : unit_;
     if (place.needed > place.room) {
       if (place.end > gap + place.room + heap.FreeAbove(node)) continue;
