@@ -15,15 +15,14 @@ namespace {
 // How often holds are looked at: peers take them back without a message.
 constexpr std::chrono::milliseconds kLookAgain{1};
 
-std::string Describe(const BlockLease& lease) {
-  return absl::StrCat(lease.freed ? "freed block 0x" : "block 0x",
-                      absl::Hex(lease.block), ", ", lease.lease.Describe());
-}
-
 absl::Status NotReturned(const std::vector<BlockLease>& leases) {
   std::vector<std::string> each;
   each.reserve(leases.size());
-  for (const BlockLease& lease : leases) each.push_back(Describe(lease));
+  for (const BlockLease& one : leases) {
+    each.push_back(absl::StrCat(one.freed ? "freed block 0x" : "block 0x",
+                                absl::Hex(one.block), ", ",
+                                one.lease.Describe()));
+  }
   return absl::DeadlineExceededError(absl::StrCat(
       lease_internal::DescribeAll(each),
       ". Their memory cannot be used again before; recall them, or end the "
