@@ -147,7 +147,9 @@ class Domain {
   // Its session sends it all that is left from now on.
   static void LeaveToSession(Peer& peer);
   static bool HasRoom(Peer& peer, const platform::Channel& channel);
-  RecallBlocks RecallNow(absl::Span<const RecalledSlot> blocks) const;
+  // What a peer is sent of these: as many of them at a time as a message has.
+  std::vector<RecallBlocks> RecallsNow(
+      absl::Span<const RecalledSlot> blocks) const;
   // The peer's word for the slot; 0 of one that is dead.
   std::uint32_t HoldOf(const Peer& peer, std::uint32_t slot) const {
     return peer.is_dead() ? 0 : table_->HoldOf(slot, peer.id);

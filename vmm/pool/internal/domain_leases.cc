@@ -1,5 +1,6 @@
 // Who holds the blocks of a domain, and asking for them.
 #include <algorithm>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "platform/os/coarse_clock.h"
@@ -30,14 +31,21 @@ std::vector<Lease> Domain::LeasesOf(std::uint32_t slot,
   return leases;
 }
 
-RecallBlocks Domain::RecallNow(absl::Span<const RecalledSlot> blocks) const {
-  // All were asked for at once, or by now for the earliest of their times.
-  absl::Time until = absl::InfiniteFuture();
-  for (const RecalledSlot& block : blocks) {
-    const auto found = recalled_.find(block.slot);
-    if (found != recalled_.end()) until = std::min(until, found->second);
+std::vector<RecallBlocks> Domain::RecallsNow(
+    absl::Span<const RecalledSlot> blocks) const {
+  std::vector<RecallBlocks> recalls;
+  while (!blocks.empty()) {
+    const absl::Span<const RecalledSlot> some = blocks.subspan(0, kMaxRecalled);
+    // All were asked for at once, or by now for the earliest of their times.
+    absl::Time until = absl::InfiniteFuture();
+    for (const RecalledSlot& block : some) {
+      const auto found = recalled_.find(block.slot);
+      if (found != recalled_.end()) until = std::min(until, found->second);
+    }
+    recalls.push_back({until - absl::Now(), {some.begin(), some.end()}});
+    blocks.remove_prefix(some.size());
   }
-  return {until - absl::Now(), {blocks.begin(), blocks.end()}};
+  return recalls;
 }
 
 void Domain::Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
@@ -54,10 +62,8 @@ void Domain::Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
       peer.to_recall.insert(peer.to_recall.end(), its.begin(), its.end());
       continue;
     }
-    for (absl::Span<const RecalledSlot> left = its;
-         !left.empty() && peer.channel != nullptr;
-         left.remove_prefix(std::min(left.size(), kMaxRecalled))) {
-      SendTo(peer, RecallNow(left.subspan(0, kMaxRecalled)), error);
+    for (RecallBlocks& recall : RecallsNow(its)) {
+      if (peer.channel != nullptr) SendTo(peer, std::move(recall), error);
     }
   }
 }

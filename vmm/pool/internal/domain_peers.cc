@@ -117,9 +117,8 @@ std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel,
     peer.sent = next->first;
     peer.on_their_way = missing.size();
   }
-  for (absl::Span<const RecalledSlot> left = peer.to_recall; !left.empty();
-       left.remove_prefix(std::min(left.size(), kMaxRecalled))) {
-    missing.emplace_back(RecallNow(left.subspan(0, kMaxRecalled)));
+  for (RecallBlocks& recall : RecallsNow(peer.to_recall)) {
+    missing.emplace_back(std::move(recall));
   }
   peer.to_recall.clear();
   if (!missing.empty()) return missing;
