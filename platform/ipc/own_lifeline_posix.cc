@@ -41,10 +41,7 @@ static_assert(sizeof(Counts) == 16 &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
 absl::StatusOr<OsHandle> MakePage() {
-  OsHandle page = MakeMemfd("vmmshare-lifeline");
-  if (!page.has_value()) {
-    return MemfdError(LastError(), "vmmshare-lifeline");
-  }
+  ASSIGN_OR_RETURN(OsHandle page, MakeMemfd("vmmshare-lifeline"));
   if (SetFileSize(Fd(page), kLifelineBytes) != 0) {
     return LastError().Of("ftruncate(vmmshare-lifeline)");
   }

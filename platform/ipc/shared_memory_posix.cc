@@ -21,14 +21,6 @@
 namespace vmm::platform {
 namespace {
 
-absl::StatusOr<OsHandle> MakeMemory() {
-  OsHandle memory = MakeMemfd("vmmshare-control");
-  if (!memory.has_value()) {
-    return MemfdError(LastError(), "vmmshare-control");
-  }
-  return memory;
-}
-
 absl::StatusOr<MappedView> Map(int fd, std::size_t size, PeerAccess access) {
   const int protection =
       access == PeerAccess::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -137,7 +129,7 @@ void MappedViewTraits::Close(Value value) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
                                                   PeerAccess peers) {
   Check(size > 0, "SharedMemory::Create() of 0 bytes");
-  ASSIGN_OR_RETURN(OsHandle memory, MakeMemory());
+  ASSIGN_OR_RETURN(OsHandle memory, MakeMemfd("vmmshare-control"));
   const int fd = Fd(memory);
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0) {
     return LastError().Of(absl::StrCat("ftruncate(memfd, ", size, ")"));

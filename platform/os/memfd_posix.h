@@ -7,7 +7,6 @@
 
 #include <cerrno>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "platform/os/descriptor_posix.h"
@@ -17,8 +16,8 @@
 namespace vmm::platform {
 
 // memfd_create() of memory that can be sealed and never executed: machines with
-// vm.memfd_noexec=2 make no other. Owns nothing, with errno set, after an error.
-inline OsHandle MakeMemfd(const char* name) {
+// vm.memfd_noexec=2 make no other. Errors as OsError().
+inline absl::StatusOr<OsHandle> MakeMemfd(const char* name) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   constexpr unsigned kNoExecSeal = 0x8;  // Of <linux/memfd.h>, Linux 6.3.
   OsHandle memory = AdoptDescriptor(::memfd_create(name, kFlags | kNoExecSeal));
@@ -26,11 +25,8 @@ inline OsHandle MakeMemfd(const char* name) {
   if (!memory.has_value() && errno == EINVAL) {
     memory = AdoptDescriptor(::memfd_create(name, kFlags));
   }
-  return memory;
-}
-
-// The status for the `error` of MakeMemfd(`name`).
-inline absl::Status MemfdError(const LastError& error, const char* name) {
+  if (memory.has_value()) return memory;
+  const LastError error;
   const int code = error.code();
   const bool is_refused = code == EPERM || code == EACCES || code == ENOSYS;
   return error.Of(absl::StrCat("memfd_create(", name, ")"),
