@@ -11,7 +11,6 @@
 #include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/cuda/nvidia_node_posix.h"
-#include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"

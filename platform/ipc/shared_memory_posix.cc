@@ -11,7 +11,6 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/shared_memory.h"
-#include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
 #include "platform/os/map_error_posix.h"

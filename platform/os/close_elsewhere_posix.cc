@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <utility>
@@ -13,7 +15,6 @@
 #include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/of_process_posix.h"
-#include "platform/os/os_error.h"
 #include "platform/os/start_detached_posix.h"
 
 namespace vmm::platform {
@@ -118,27 +119,6 @@ Lane& LaneOf(Connections whose) {
 }
 
 }  // namespace
-
-absl::StatusOr<FileLook> LookAt(const OsHandle& handle) {
-  struct statx about {};
-  if (::statx(Fd(handle), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
-              STATX_TYPE | STATX_MODE | STATX_SIZE, &about) != 0) {
-    return LastError().Of(absl::StrCat("statx(descriptor ", handle.get(), ")"));
-  }
-  return FileLook{about.stx_mode, about.stx_size, about.stx_rdev_major,
-                  about.stx_rdev_minor};
-}
-
-const char* TypeName(mode_t mode) {
-  if (S_ISREG(mode)) return "a file";
-  if (S_ISDIR(mode)) return "a directory";
-  if (S_ISSOCK(mode)) return "a socket";
-  if (S_ISFIFO(mode)) return "a pipe";
-  if (S_ISBLK(mode)) return "a block device";
-  if (S_ISCHR(mode)) return "a character device";
-  if ((mode & S_IFMT) == 0) return "a kernel object, as eventfds and dma-bufs";
-  return "an object of unknown type";
-}
 
 absl::Status ClosesAtOnce(const OsHandle& handle) {
   // Files that are memory have seals, and no others have.

@@ -8,30 +8,16 @@
 #ifndef VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
 #define VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
 
-#include <sys/stat.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
 
 namespace vmm::platform {
-
-// What the kernel itself knows of a descriptor. Asks no file system.
-struct FileLook {
-  mode_t mode = 0;  // Type and rights.
-  std::uint64_t size = 0;
-  unsigned device_major = 0, device_minor = 0;  // Of a device.
-};
-absl::StatusOr<FileLook> LookAt(const OsHandle& handle);
-
-// "a file", "a socket": what a mode says, for messages.
-const char* TypeName(mode_t mode);
 
 // OK when closing `handle` waits for nobody: memory (memfd, tmpfs), a character
 // device, a pipe, or an object of the kernel's such as an eventfd.

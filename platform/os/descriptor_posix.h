@@ -1,7 +1,11 @@
-// Descriptors, and taking ownership of them; internal to platform/.
+// Descriptors: taking ownership of them, and what the kernel says of one; internal
+// to platform/.
 #ifndef VMMSHARE_PLATFORM_OS_DESCRIPTOR_POSIX_H_
 #define VMMSHARE_PLATFORM_OS_DESCRIPTOR_POSIX_H_
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,6 +23,17 @@ OsHandle AdoptDescriptor(int fd);
 // Opens the file at `path` for reading; a FIFO does not hold up the call. Errors as
 // OsError().
 absl::StatusOr<OsHandle> OpenForReading(const std::string& path);
+
+// What the kernel itself knows of a descriptor. Asks no file system.
+struct FileLook {
+  mode_t mode = 0;  // Type and rights.
+  std::uint64_t size = 0;
+  unsigned device_major = 0, device_minor = 0;  // Of a device.
+};
+absl::StatusOr<FileLook> LookAt(const OsHandle& handle);
+
+// "a file", "a socket": what a mode says, for messages.
+const char* TypeName(mode_t mode);
 
 // What system calls take; -1 when it owns nothing.
 inline int Fd(const OsHandle& handle) {

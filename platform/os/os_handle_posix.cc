@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,6 +49,27 @@ absl::StatusOr<OsHandle> OpenForReading(const std::string& path) {
       AdoptDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.has_value()) return file;
   return LastError().Of(absl::StrCat("open(", path, ")"));
+}
+
+absl::StatusOr<FileLook> LookAt(const OsHandle& handle) {
+  struct statx about {};
+  if (::statx(Fd(handle), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+              STATX_TYPE | STATX_MODE | STATX_SIZE, &about) != 0) {
+    return LastError().Of(absl::StrCat("statx(descriptor ", handle.get(), ")"));
+  }
+  return FileLook{about.stx_mode, about.stx_size, about.stx_rdev_major,
+                  about.stx_rdev_minor};
+}
+
+const char* TypeName(mode_t mode) {
+  if (S_ISREG(mode)) return "a file";
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISBLK(mode)) return "a block device";
+  if (S_ISCHR(mode)) return "a character device";
+  if ((mode & S_IFMT) == 0) return "a kernel object, as eventfds and dma-bufs";
+  return "an object of unknown type";
 }
 
 absl::StatusOr<OsHandle> Duplicate(const OsHandle& handle) {

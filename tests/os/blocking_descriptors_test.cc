@@ -41,6 +41,7 @@
 #include "platform/ipc/peer_watch.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/close_elsewhere_posix.h"
+#include "platform/os/descriptor_posix.h"
 #include "tests/os/os_test.h"
 #include "tests/support/blocking_file_posix.h"
 #include "tests/support/child.h"
