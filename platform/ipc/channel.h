@@ -309,7 +309,6 @@ class Listener {
   Listener(OsHandle socket, std::string address, PeerPolicy policy);
   // OK when `policy_` allows `peer`; else says why it is turned away.
   absl::Status Admit(const PeerCredentials& peer) const;
-  void RemoveFile();
   void End();
 
   OsHandle socket_;

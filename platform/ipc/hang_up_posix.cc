@@ -82,7 +82,6 @@ void ShutDown(const OsHandle& socket) {
 }
 
 void EndListening(OsHandle socket) {
-  if (!socket.has_value()) return;
   ::shutdown(Fd(socket), SHUT_RDWR);
   for (;;) {
     OsHandle waiting =

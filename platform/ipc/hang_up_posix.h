@@ -29,7 +29,7 @@ void HangUp(OsHandle socket, HeldBy held_by, Connections whose);
 void ShutDown(const OsHandle& socket);
 
 // Ends a socket that listens: who waits to be accepted is hung up on, and whoever
-// comes now is refused.
+// comes now is refused. REQUIRES: `socket` owns one.
 void EndListening(OsHandle socket);
 
 // RESOURCE_EXHAUSTED while so many connections block in being closed that none

@@ -169,19 +169,15 @@ Listener& Listener::operator=(Listener&& other) noexcept {
 Listener::~Listener() { End(); }
 
 void Listener::End() {
-  RemoveFile();
   // In a forked child it is the parent's, which may listen on.
-  if (ProcessMark() == owner_) EndListening(std::move(socket_));
-}
-
-void Listener::RemoveFile() {
+  if (!socket_.has_value() || ProcessMark() != owner_) return;
   // While this socket listens nobody replaces its file, but an administrator
   // may have removed it and another listener taken the name. A file that could
   // not be looked at, then or now, is taken for this one's own: else a failing
   // lstat would leave it behind for ever.
-  if (!socket_.has_value() || ProcessMark() != owner_) return;
   const std::uint64_t id = FileId(address_);
   if (id == file_id_ || id == 0 || file_id_ == 0) ::unlink(address_.c_str());
+  EndListening(std::move(socket_));
 }
 
 absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
