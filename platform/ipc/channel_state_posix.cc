@@ -95,6 +95,7 @@ absl::Status Channel::State::Hear(Speaker who) {
   }
   DoubtWhenItWasSent(start_of_system, who);
   RETURN_IF_ERROR(ReadProcessFile(who));
+  Speaker before;  // Its reference is closed once the mutex is let go.
   const MutexLock lock(mutex);
   if (speakers == 0 || !IsSameProcess(who, speaker)) {
     ++speakers;
@@ -102,12 +103,12 @@ absl::Status Channel::State::Hear(Speaker who) {
     // Whoever has opened the peer has that one: two would cost a descriptor more.
     who.process = speaker.process;
   }
-  std::swap(who, speaker);  // `who` is then the one before.
+  before = std::exchange(speaker, std::move(who));
   if (speaker.process == nullptr && ends_with_its_process &&
-      who.process != nullptr && IsSameProcess(who, speaker)) {
+      before.process != nullptr && IsSameProcess(before, speaker)) {
     // Its reference did not come this time: no descriptor was left for it, or it
     // has been reaped since.
-    maker = Process::FromHandle(who.process, who.credentials.pid);
+    maker = Process::FromHandle(before.process, before.credentials.pid);
   } else if (speaker.process != nullptr ||
              (maker.has_value() && maker->pid() != speaker.credentials.pid)) {
     // Its own reference came; or another one speaks, whose end is not known.
