@@ -42,47 +42,47 @@ PeerEnd PeerWatch::Look() {
     if (!exited.ok() || !*exited) return end_;
     end_ = PeerEnd::kUnproven;
   }
-  if (end_ == PeerEnd::kUnproven && WhyUnproven() == nullptr) {
-    end_ = PeerEnd::kProven;
+  if (end_ == PeerEnd::kUnproven) {
+    const char* const why = WhyUnproven();
+    if (why == nullptr) {
+      end_ = PeerEnd::kProven;
+    } else {
+      why_ = why;
+    }
   }
   return end_;
 }
 
 const char* PeerWatch::WhyUnproven() {
-  if (deserted_.has_value()) {
-    if (std::chrono::steady_clock::now() - *deserted_ >= kTeardown) {
-      why_ = nullptr;
+  if (!deserted_.has_value()) {
+    // Whoever looks holds locks.
+    const absl::StatusOr<LifelineReading> reading =
+        AskLifeline(lifeline_, peer_);
+    if (absl::IsUnavailable(reading.status())) {
+      return "the kernel has not said yet whether a process that it forked "
+             "lives";
     }
-    return why_;
+    if (!reading.ok()) {
+      return "its lifeline cannot be read, so that nobody knows whether a "
+             "process that it forked lives";
+    }
+    if (reading->mapped) {
+      was_outlived_ = true;
+      return "a process that it forked, and that may have its GPU context, "
+             "lives";
+    }
+    if (reading->unseen) {
+      return "it forked processes that cannot be watched, and that may have "
+             "its GPU context";
+    }
+    if (reading->forks == 0 && !was_outlived_) return nullptr;
+    deserted_ = std::chrono::steady_clock::now();
   }
-  // Whoever looks holds locks.
-  const absl::StatusOr<LifelineReading> reading = AskLifeline(lifeline_, peer_);
-  if (absl::IsUnavailable(reading.status())) {
-    return why_ =
-               "the kernel has not said yet whether a process that it forked "
-               "lives";
+  if (std::chrono::steady_clock::now() - *deserted_ >= kTeardown) {
+    return nullptr;
   }
-  if (!reading.ok()) {
-    return why_ =
-               "its lifeline cannot be read, so that nobody knows whether a "
-               "process that it forked lives";
-  }
-  if (reading->mapped) {
-    was_outlived_ = true;
-    return why_ =
-               "a process that it forked, and that may have its GPU context, "
-               "lives";
-  }
-  if (reading->unseen) {
-    return why_ =
-               "it forked processes that cannot be watched, and that may have "
-               "its GPU context";
-  }
-  if (reading->forks == 0 && !was_outlived_) return nullptr;
-  deserted_ = std::chrono::steady_clock::now();
-  return why_ =
-             "it had forked, and the GPU context that it shared with its "
-             "children may be there for 2 s more";
+  return "it had forked, and the GPU context that it shared with its "
+         "children may be there for 2 s more";
 }
 
 absl::Status PeerWatch::WaitForEnd(Deadline deadline) {
