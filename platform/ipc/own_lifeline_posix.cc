@@ -31,11 +31,11 @@ struct Counts {
   std::atomic<std::uint64_t> forks;
   std::atomic<std::uint64_t> unseen;  // Not 0: there were forks without it.
 };
-// Mapped at once, those of this process and what it inherited: each that a peer
-// makes useless for others stays until the process ends, and takes one of 65,530
-// mappings that Linux lets it have. More than an owner that seals each and says
-// that it is busy has made by a connect() of two minutes, which comes again five
-// to ten times a second: with fewer nobody else could be asked after that.
+// Pages mapped at once: this process's own and those that it inherited. A page that
+// a peer makes useless for others stays mapped until the process ends, and Linux
+// gives a process 65,530 mappings in all. An owner may seal each page and say that
+// it is busy; a connect() of two minutes then comes again five to ten times a
+// second. It must not use up all pages: no other owner could be asked after that.
 constexpr std::size_t kMostPages = 1024;
 static_assert(sizeof(Counts) == 16 &&
               std::atomic<std::uint64_t>::is_always_lock_free);
@@ -84,6 +84,18 @@ class Own {
     }
   }
   void AfterForkInParent() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
+  // The parent's stays mapped: that is what it is for.
+  void AfterForkInChild() ABSL_UNLOCK_FUNCTION(mutex_) {
+    const absl::StatusOr<bool> is_ours = IsOurs();
+    if (is_ours.ok() && *is_ours) handle_.Reset();
+    static_cast<void>(std::move(handle_).Relinquish());
+    counts_ = nullptr;
+    unseen_ = false;
+    process_ = CurrentProcessId();
+    inherited_ = known_;
+    mutex_.Unlock();
+  }
+
   void LetGoOfInherited() {
     // Before the mutex: who asks first has the C library note a handler of forks,
     // for which it may wait for one that waits for the mutex.
@@ -99,18 +111,6 @@ class Own {
               pages_.begin());
     known_ -= inherited_;
     inherited_ = 0;
-  }
-
-  // The parent's stays mapped: that is what it is for.
-  void AfterForkInChild() ABSL_UNLOCK_FUNCTION(mutex_) {
-    const absl::StatusOr<bool> is_ours = IsOurs();
-    if (is_ours.ok() && *is_ours) handle_.Reset();
-    static_cast<void>(std::move(handle_).Relinquish());
-    counts_ = nullptr;
-    unseen_ = false;
-    process_ = CurrentProcessId();
-    inherited_ = known_;
-    mutex_.Unlock();
   }
 
  private:
