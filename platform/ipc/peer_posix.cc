@@ -86,7 +86,6 @@ absl::StatusOr<uid_t> ReadOverflowUser(const std::string& path) {
 }
 
 bool StandsForUnknownUsers(const UserId& user) {
-  if (user.text() == absl::StrCat(kOverflowUser)) return !AllUsersAreMapped();
   return StandsForUnknownUsers(user, OverflowUser());
 }
 
