@@ -64,9 +64,9 @@ std::vector<PmixRounds::Value> PmixRounds::Put(
 }
 
 void PmixRounds::End() {
-  for (auto place = places_.begin(); place != places_.end();) {
-    place = place->second.round < round_ ? places_.erase(place) : ++place;
-  }
+  std::erase_if(places_, [this](const auto& named) {
+    return named.second.round < round_;
+  });
   present_.clear();
   ++round_;
 }
