@@ -63,8 +63,8 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
         make_node};
   }
   for (const ImexChannel& channel : *imex.channels) {
-    if (!channel.usable || !imex.major.ok()) continue;
-    if (channel.major == **imex.major) return std::nullopt;
+    if (!channel.usable) continue;
+    if (!imex.major.ok() || channel.major == **imex.major) return std::nullopt;
   }
   const ImexChannel& first = imex.channels->front();
   const std::string all = absl::StrJoin(
@@ -83,7 +83,6 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
   }
   for (const ImexChannel& channel : *imex.channels) {
     if (!channel.usable) continue;
-    if (!imex.major.ok()) return std::nullopt;
     return Finding{
         "channel-stale",
         absl::StrCat("the IMEX channel node ", channel.path, " has major ",
