@@ -21,18 +21,15 @@ namespace {
 
 // The last major number found to be NVIDIA's. A driver keeps its number while
 // it is loaded, and every import asks.
-std::atomic<unsigned>& KnownNvidiaMajor() {
-  static std::atomic<unsigned> known{0};
-  return known;
-}
+constinit std::atomic<unsigned> known_nvidia_major{0};
 
 absl::StatusOr<bool> IsNvidiaDevice(const FileLook& look) {
   if (!S_ISCHR(look.mode)) return false;
   const unsigned number = look.device_major;
-  if (number != 0 && number == KnownNvidiaMajor()) return true;
+  if (number != 0 && number == known_nvidia_major) return true;
   ASSIGN_OR_RETURN(const std::string devices, ReadTextFile("/proc/devices"));
   const bool is_nvidia = IsNvidiaMajor(number, devices);
-  if (is_nvidia) KnownNvidiaMajor() = number;
+  if (is_nvidia) known_nvidia_major = number;
   return is_nvidia;
 }
 
@@ -89,22 +86,6 @@ absl::Status CheckSealedMemory(const OsHandle& handle, const FileLook& look,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
-                               std::uint64_t size) {
-  const absl::StatusOr<FileLook> look = LookAt(handle);
-  if (!look.ok()) {
-    return Annotate(look.status(), "",
-                    "Expected an open descriptor of exported GPU memory.");
-  }
-  return backing == MemoryBacking::kHostMemory
-             ? CheckSealedMemory(handle, *look, size)
-             : CheckNvidiaDevice(*look);
-}
-
-namespace {
-
 CUresult Make(const Driver& driver, CUmemGenericAllocationHandle memory,
               OsHandle* handle) {
   int descriptor = -1;
@@ -131,6 +112,18 @@ CUresult MakePool(const Driver& driver, CUmemoryPool pool, OsHandle* handle) {
 }
 
 }  // namespace
+
+absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
+                               std::uint64_t size) {
+  const absl::StatusOr<FileLook> look = LookAt(handle);
+  if (!look.ok()) {
+    return Annotate(look.status(), "",
+                    "Expected an open descriptor of exported GPU memory.");
+  }
+  return backing == MemoryBacking::kHostMemory
+             ? CheckSealedMemory(handle, *look, size)
+             : CheckNvidiaDevice(*look);
+}
 
 const MemoryHandleKind kMemoryHandleKind = {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
