@@ -52,13 +52,9 @@ absl::StatusOr<UserId> ParseUser(absl::string_view text) {
          (error == ERANGE && memory.size() < (std::size_t{1} << 20))) {
     if (error == ERANGE) memory.resize(2 * memory.size());
   }
-  if (found == nullptr && !MeansNoSuchUser(error)) {
-    return OsError(error, absl::StrCat("getpwnam_r(", name, ")"));
-  }
-  if (found == nullptr) {
-    return NoUser(text, "nobody has this name here");
-  }
-  return UserId(absl::StrCat(entry.pw_uid));
+  if (found != nullptr) return UserId(absl::StrCat(entry.pw_uid));
+  if (MeansNoSuchUser(error)) return NoUser(text, "nobody has this name here");
+  return OsError(error, absl::StrCat("getpwnam_r(", name, ")"));
 }
 
 }  // namespace vmm::platform
