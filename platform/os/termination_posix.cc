@@ -15,8 +15,7 @@ sigset_t Requests() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
-  // nohup has SIGHUP ignored, and a shell SIGINT for what a script of its starts
-  // in the background; a signal that is blocked would be kept all the same.
+  // A signal that is ignored would be kept all the same once it is blocked.
   for (const int signal : {SIGINT, SIGHUP}) {
     struct sigaction before = {};
     if (::sigaction(signal, nullptr, &before) == 0 &&
