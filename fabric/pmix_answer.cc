@@ -13,11 +13,11 @@ std::shared_ptr<PmixAnswer> PmixAnswer::TakeBack(void* held) {
 }
 
 void PmixAnswer::Done(pmix::Status status, void* held) {
-  TakeBack(held)->Give({status, 0, 0, {}});
+  TakeBack(held)->Give({.status = status});
 }
 
 void PmixAnswer::GotValue(pmix::Status status, pmix::Value* value, void* held) {
-  PmixReply content{status, 0, 0, {}};
+  PmixReply content{.status = status};
   if (status == pmix::kSuccess && value != nullptr) {
     content.type = value->type;
     if (value->type == pmix::kByteObject) {

@@ -23,7 +23,7 @@ struct PmixReply {
   pmix::Status status = pmix::kSuccess;
   std::uint16_t type = 0;
   std::uint32_t number = 0;
-  Bytes bytes;
+  Bytes bytes = {};
 };
 
 // An answer that is waited for. libpmix may give it after the waiter has left:

@@ -198,11 +198,9 @@ absl::Status PmixClient::Run(absl::string_view call,
                              Deadline deadline) const {
   auto answer = std::make_shared<PmixAnswer>();
   std::thread thread;
-  absl::Status started =
-      platform::StartThread(thread, "vmmshare-pmix", "that waits for libpmix",
-                            [answer, run = std::move(run)] {
-                              answer->Give({run(), 0, 0, {}});
-                            });
+  absl::Status started = platform::StartThread(
+      thread, "vmmshare-pmix", "that waits for libpmix",
+      [answer, run = std::move(run)] { answer->Give({.status = run()}); });
   if (!started.ok()) return platform::Annotate(started, call);
   thread.detach();
   const std::optional<PmixReply> reply = answer->WaitFor(deadline);
