@@ -24,29 +24,35 @@ std::string RanksText(const std::vector<int>& ranks) {
   return text;
 }
 
+// "job J, rank 0 of 4".
+std::string PlaceOf(const Exchange& exchange) {
+  return absl::StrCat("job ", exchange.job(), ", rank ", exchange.rank(),
+                      " of ", exchange.size());
+}
+
+// A round in which every record came, and whose fence failed all the same.
+absl::Status Unended(const Exchange& exchange, absl::string_view what,
+                     const absl::Status& fence,
+                     const std::vector<int>& silent) {
+  return platform::Annotate(
+      fence,
+      absl::StrCat(PlaceOf(exchange), ": every rank has sent its ", what,
+                   ", but the round did not end",
+                   silent.empty()
+                       ? ""
+                       : absl::StrCat(", and there was no sign of life from ",
+                                      RanksText(silent))),
+      "A rank has died or hangs: look at its own output");
+}
+
+// A round in which the records of `missing` did not come, by `cause`.
 absl::Status Incomplete(const Exchange& exchange, absl::string_view what,
-                        const std::vector<int>& missing,
-                        const absl::Status& fence,
-                        const absl::Status& first_missing,
-                        const std::vector<int>& silent) {
-  const std::string where =
-      absl::StrCat("job ", exchange.job(), ", rank ", exchange.rank(), " of ",
-                   exchange.size());
-  if (missing.empty()) {
-    return platform::Annotate(
-        fence,
-        absl::StrCat(where, ": every rank has sent its ", what,
-                     ", but the round did not end",
-                     silent.empty()
-                         ? ""
-                         : absl::StrCat(", and there was no sign of life from ",
-                                        RanksText(silent))),
-        "A rank has died or hangs: look at its own output");
-  }
-  const absl::Status& cause = fence.ok() ? first_missing : fence;
+                        const absl::Status& cause,
+                        const std::vector<int>& missing) {
   return platform::Annotate(
       cause,
-      absl::StrCat(where, ": no ", what, " came from ", RanksText(missing)),
+      absl::StrCat(PlaceOf(exchange), ": no ", what, " came from ",
+                   RanksText(missing)),
       absl::StrCat("It has died, hangs, or never made this call: look at the "
                    "output of ",
                    RanksText(missing),
@@ -153,10 +159,11 @@ Gathered Gather(Exchange& exchange, absl::string_view what,
     }
   }
   if (fence.ok() && missing.empty()) return gathered;
-  std::vector<int> silent;
-  if (missing.empty()) silent = FindSilent(exchange, key + ".here", deadline);
   gathered.status =
-      Incomplete(exchange, what, missing, fence, first_missing, silent);
+      missing.empty() ? Unended(exchange, what, fence,
+                                FindSilent(exchange, key + ".here", deadline))
+                      : Incomplete(exchange, what,
+                                   fence.ok() ? first_missing : fence, missing);
   return gathered;
 }
 
