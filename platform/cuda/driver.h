@@ -43,7 +43,7 @@ class Driver {
   static absl::StatusOr<Driver> LoadFrom(const std::string& path);
 
   // Uses the entry points that `lookup` answers, and calls cuInit. `lookup`
-  // must know cuGetProcAddress (any version); `name` is what describe() says.
+  // must know cuGetProcAddress (any version); `name` is where Describe() says it is from.
   static absl::StatusOr<Driver> LoadFromLookup(std::string name, Lookup lookup);
 
   // The entry points: `driver->cuMemCreate(...)`. Optional entries are null
