@@ -1,7 +1,7 @@
 // Nvml: what NVIDIA's management library says of GPUs, fabric and links.
 //
 // NVML is opened at run time and not needed to build: the few structures that
-// are used are declared in nvml.cc. A machine without it, a library without
+// are used are declared in nvml_abi.h. A machine without it, a library without
 // one of the entry points and a call that fails each answer a Status that says
 // so. NVML counts all GPUs of the machine in an order of its own and ignores
 // CUDA_VISIBLE_DEVICES, so GPUs are found by UUID alone.
