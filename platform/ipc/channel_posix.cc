@@ -1,12 +1,8 @@
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <new>
 #include <optional>
@@ -18,10 +14,10 @@
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/frame.h"
+#include "platform/ipc/packet_posix.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/close_elsewhere_posix.h"
-#include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/process.h"
 #include "platform/os/wait_posix.h"
@@ -29,62 +25,10 @@
 namespace vmm::platform {
 namespace {
 
-// Room for what comes beside the bytes of one packet: one handle more than may
-// come, which is seen to be too many, and who sent it. The kernel opens as many
-// as fit, and a hostile peer may send 253 (SCM_MAX_FD), whoever it is: with room
-// for them it would have this process at its limit of descriptors at will. It
-// puts the credentials before the handles and the pidfd behind them, so of too
-// many the user who sent them is known all the same. Where it has no more to
-// say some handles more fit, up to 40.
-constexpr std::size_t kControlSpace =
-    CMSG_SPACE((kMaxHandles + 1) * sizeof(int)) + kSpeakerSpace;
-
 // Descriptors of one user's whose closing blocks, from which on nothing more is
 // received from him; and of one process's, so that it alone is not heard.
 constexpr std::size_t kMostNotClosed = 64;
 constexpr std::size_t kMostOfAProcessNotClosed = 16;
-
-// What came beside the bytes of one packet.
-struct Received {
-  std::vector<OsHandle> handles;
-  Speaker speaker;
-  bool unknown_control = false;
-};
-
-// Takes ownership of every descriptor in `message`; `received.handles` has the
-// room already, so nothing can fail in between.
-void TakeControl(msghdr& message, Received& received) {
-  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
-       control = CMSG_NXTHDR(&message, control)) {
-    if (TakeSpeaker(*control, received.speaker)) continue;
-    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
-      received.unknown_control = true;
-      continue;
-    }
-    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(fd));
-      received.handles.push_back(AdoptDescriptor(fd));
-      if (!received.handles.back().has_value()) message.msg_flags |= MSG_CTRUNC;
-    }
-  }
-}
-
-// Takes out of the queue the message that was looked at.
-absl::Status TakeOut(const OsHandle& socket) {
-  std::uint8_t byte;
-  bool reset = false;
-  while (::recv(Fd(socket), &byte, sizeof(byte), MSG_DONTWAIT) < 0) {
-    // The second is said once, of a peer that closed with messages unread.
-    if (errno == EINTR ||
-        (errno == ECONNRESET && !std::exchange(reset, true))) {
-      continue;
-    }
-    return LastError().Of(absl::StrCat("recv(", socket.get(), ")"));
-  }
-  return absl::OkStatus();
-}
 
 // RESOURCE_EXHAUSTED when so many of the sender's handles are not closed that no
 // more can be taken.
@@ -122,30 +66,28 @@ absl::Status RefuseWhatBlocks(std::vector<OsHandle>& handles,
   return carried;
 }
 
-// The header of `packet`, of which recvmsg() gave `flags`; or what rule it breaks.
-// `carried` is RefuseWhatBlocks()'s.
-absl::StatusOr<FrameHeader> ReadHeader(absl::Span<const std::uint8_t> packet,
-                                       int flags, const Received& received,
+// The header of `packet`; or what rule it breaks. `carried` is RefuseWhatBlocks()'s.
+absl::StatusOr<FrameHeader> ReadHeader(const Packet& packet,
                                        const absl::Status& carried) {
-  if (received.handles.size() > kMaxHandles) {
+  if (packet.handles.size() > kMaxHandles) {
     return absl::DataLossError(
         absl::StrCat("it came with more than ", kMaxHandles, " handles"));
   }
-  if (received.unknown_control) {
+  if (packet.unknown_control) {
     return absl::DataLossError("it has control data other than handles");
   }
-  if ((flags & MSG_CTRUNC) != 0) {
+  if ((packet.flags & MSG_CTRUNC) != 0) {
     const std::string limit = NearLimit();
     return absl::DataLossError(absl::StrCat(
-        "handles were dropped on the way, ", received.handles.size(), " came. ",
+        "handles were dropped on the way, ", packet.handles.size(), " came. ",
         limit.empty() ? "A security module may have refused them" : limit));
   }
-  if ((flags & MSG_TRUNC) != 0) {
+  if ((packet.flags & MSG_TRUNC) != 0) {
     return absl::DataLossError(
         absl::StrCat("it has more than ", kMaxFrame, " bytes"));
   }
   RETURN_IF_ERROR(carried);
-  return DecodeFrame(packet, received.handles.size());
+  return DecodeFrame(packet.bytes(), packet.handles.size());
 }
 
 }  // namespace
@@ -169,6 +111,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
   // Looked at first only for `cancel`, which a busy peer must not drown, and by
   // who expects nothing.
   bool wait = cancel != nullptr || deadline.Passed();
+  Packet packet;
   for (;;) {
     if (wait) {
       absl::StatusOr<short> ready =
@@ -179,100 +122,88 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       }
       if (!ready.ok()) return ready.status();
     }
-    std::array<std::uint8_t, kMaxFrame> packet;
-    // Fresh for each packet: a stale descriptor number must not be found.
-    alignas(cmsghdr) std::uint8_t control[kControlSpace] = {};
-    Received received;
-    received.handles.reserve(sizeof(control) / sizeof(int));
-    iovec part = {packet.data(), packet.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    // Looked at before it is taken: the kernel itself closes what finds no
-    // descriptor here, in this call, for as long as its sender likes, unless the
-    // queue has it as well.
-    const ssize_t size = ::recvmsg(Fd(socket_), &message,
-                                   MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (size < 0) {
-      const int error = errno;
-      if (error == EINTR) continue;
-      // A peer that closed with messages of ours unread: said once, and what
-      // it sent before can still be read.
-      if (error == ECONNRESET && !std::exchange(reset, true)) continue;
-      if (error == EAGAIN) {
-        if (wait && deadline.Passed()) {
-          return absl::DeadlineExceededError(
-              absl::StrCat("no ", what, " before the deadline"));
-        }
-        wait = true;
-        continue;
-      }
+    if (LookAtNext(socket_, packet)) {
+      const bool lacks = (packet.flags & MSG_CTRUNC) != 0;
+      if (!lacks || looked_again || !NearLimit().empty()) break;
+      // Who had the descriptors may have let go of them since.
+      looked_again = true;
+      packet = Packet();
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    // A peer that closed with messages of ours unread: said once, and what
+    // it sent before can still be read.
+    if (error == ECONNRESET && !std::exchange(reset, true)) continue;
+    if (error != EAGAIN) {
       Break();
       if (error == ECONNRESET || error == ENOTCONN) return HungUpError(*this);
       return OsError(error, absl::StrCat("recvmsg(", socket_.get(), ")"));
     }
-    TakeControl(message, received);
-    const bool whole = (message.msg_flags & MSG_CTRUNC) == 0;
-    const std::size_t header_size =
-        std::min(kFrameHeaderSize, static_cast<std::size_t>(size));
-    // Its bytes before it is taken: refused memory for them, it is still there.
-    Message result;
-    result.payload.assign(packet.data() + header_size, packet.data() + size);
-    // While this process has all of its handles. Else it goes with the queue.
-    absl::Status taken = whole ? TakeOut(socket_) : absl::OkStatus();
-    absl::Status carried =
-        RefuseWhatBlocks(received.handles, received.speaker.credentials);
-    if (size == 0 && received.handles.empty() && PeerIsGone()) {
-      Break();
-      return HungUpError(*this);
+    if (wait && deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no ", what, " before the deadline"));
     }
-    if (!taken.ok()) {
-      Break();
-      return taken;
-    }
-    absl::Status may;
-    try {
-      may = state_->Hear(std::move(received.speaker));
-    } catch (const std::bad_alloc&) {
-      Break();  // The message is lost, and no later one is to come in its place.
-      throw;
-    }
-    if (!may.ok()) {
-      Break();
-      return may;
-    }
-
-    if (!whole && carried.ok() && !received.unknown_control &&
-        received.handles.size() <= kMaxHandles) {
-      const std::string limit = NearLimit();
-      // Not taken out: the next call may have room for it.
-      if (!limit.empty()) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "a message from ", Describe(peer()),
-            " has more handles than this process has descriptors left for: it "
-            "could take ",
-            received.handles.size(), ". ", limit));
-      }
-      // Who had the descriptors may have let go of them since.
-      if (!std::exchange(looked_again, true)) continue;
-    }
-    const absl::StatusOr<FrameHeader> header = ReadHeader(
-        absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),
-        message.msg_flags, received, carried);
-    if (!header.ok()) {
-      received.handles.clear();  // Break() may need a descriptor.
-      Break();
-      return absl::DataLossError(
-          absl::StrCat("a message from ", Describe(peer()),
-                       " was refused, and the connection ended: ",
-                       header.status().message()));
-    }
-    result.type = header->type;
-    result.handles = std::move(received.handles);
-    return result;
+    wait = true;
   }
+  return state_->TakeMessage(*this, packet);
+}
+
+absl::StatusOr<Message> Channel::State::TakeMessage(Channel& channel,
+                                                    Packet& packet) {
+  const bool whole = (packet.flags & MSG_CTRUNC) == 0;
+  // Its bytes before it is taken: refused memory for them, it is still there.
+  Message result;
+  const absl::Span<const std::uint8_t> bytes = packet.bytes();
+  result.payload.assign(
+      bytes.begin() + std::min(kFrameHeaderSize, bytes.size()), bytes.end());
+  // While this process has all of its handles. Else it goes with the queue.
+  absl::Status taken = whole ? TakeOut(channel.socket_) : absl::OkStatus();
+  absl::Status carried =
+      RefuseWhatBlocks(packet.handles, packet.speaker.credentials);
+  if (packet.size == 0 && packet.handles.empty() && channel.PeerIsGone()) {
+    channel.Break();
+    return HungUpError(channel);
+  }
+  if (!taken.ok()) {
+    channel.Break();
+    return taken;
+  }
+  absl::Status may;
+  try {
+    may = Hear(std::move(packet.speaker));
+  } catch (const std::bad_alloc&) {
+    channel.Break();  // The message is lost: no later one comes in its place.
+    throw;
+  }
+  if (!may.ok()) {
+    channel.Break();
+    return may;
+  }
+
+  if (!whole && carried.ok() && !packet.unknown_control &&
+      packet.handles.size() <= kMaxHandles) {
+    const std::string limit = NearLimit();
+    // Not taken out: the next call may have room for it.
+    if (!limit.empty()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a message from ", Describe(channel.peer()),
+          " has more handles than this process has descriptors left for: it "
+          "could take ",
+          packet.handles.size(), ". ", limit));
+    }
+  }
+  const absl::StatusOr<FrameHeader> header = ReadHeader(packet, carried);
+  if (!header.ok()) {
+    packet.handles.clear();  // Break() may need a descriptor.
+    channel.Break();
+    return absl::DataLossError(absl::StrCat(
+        "a message from ", Describe(channel.peer()),
+        " was refused, and the connection ended: ", header.status().message()));
+  }
+  result.type = header->type;
+  result.handles = std::move(packet.handles);
+  return result;
 }
 
 }  // namespace vmm::platform

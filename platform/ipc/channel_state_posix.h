@@ -10,6 +10,7 @@
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/hang_up_posix.h"
+#include "platform/ipc/packet_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
@@ -26,6 +27,11 @@ struct Channel::State {
   // made it. Errors as Channel::Adopt().
   static absl::StatusOr<Channel> Take(OsHandle socket, const PeerPolicy& policy,
                                       HeldBy held_by);
+
+  // The message that `packet`, the next one in the queue, is. Takes it out of the
+  // queue, unless its handles do not all have room here. Errors as
+  // Channel::Receive().
+  absl::StatusOr<Message> TakeMessage(Channel& channel, Packet& packet);
 
   // The sender of a message that came. OK when it may speak, and it is then the
   // peer.
