@@ -1,3 +1,9 @@
+// AskLifeline(): questions to the kernel that a hostile peer can leave unanswered.
+//
+// The kernel takes the lock of the page's inode to add a seal, and no signal ends
+// that wait. Whoever has a descriptor of the page holds that lock in a write()
+// whose buffer is not there: a page of a file in a FUSE mount that its server does
+// not read.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,11 +21,6 @@
 #include "platform/os/of_process_posix.h"
 #include "platform/os/start_detached_posix.h"
 
-// The kernel takes the lock of the page's inode to add a seal, and no signal ends
-// that wait. Whoever has a descriptor of the page holds that lock in a write()
-// whose buffer is not there: a page of a file in a FUSE mount that its server does
-// not read.
-
 namespace vmm::platform {
 namespace {
 
@@ -31,7 +32,7 @@ using Sender = std::pair<UserId, std::int64_t>;
 // busy machine as long as that waits for a processor.
 constinit std::atomic<std::chrono::milliseconds> current_patience{
     kLifelinePatience};
-// How many times as long as somebody waited in vain nobody waits.
+// Once somebody has waited in vain, nobody waits for this many times as long.
 constexpr int kImpatience = 20;
 // Questions that may go on at a time, each on a thread of its own.
 constexpr std::size_t kMostThreads = 32;

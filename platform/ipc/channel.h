@@ -7,7 +7,8 @@
 // not at all.
 //
 // Bytes from a peer are hostile, and so are handles: a message that breaks a
-// rule closes the connection, it is never repaired. Every call that waits takes a deadline.
+// rule closes the connection, it is never repaired. Every call that waits takes a
+// deadline.
 //
 //   absl::StatusOr<Listener> listener = Listener::Bind({}, PeerPolicy{});
 //   ... hand listener->address() to the peer ...
@@ -136,36 +137,47 @@ class Channel {
                                        const PeerPolicy& policy);
 
   // Sends one message. The handles stay the caller's and may be closed when
-  // the call returns. INVALID_ARGUMENT above kMaxPayload or kMaxHandles and
-  // for a handle that is not open; DEADLINE_EXCEEDED when the peer does not
-  // read; CANCELLED by `cancel`; UNAVAILABLE when the peer hung up or this end
-  // is closed; RESOURCE_EXHAUSTED when the user has too many handles on their
-  // way until `deadline` (Linux: ETOOMANYREFS), and nothing was sent;
-  // PERMISSION_DENIED when this process may not put handles into the peer
-  // (Windows: it listens, and has fewer rights), and nothing was sent. After any
-  // error but these three and INVALID_ARGUMENT the channel is closed.
-  // Tried before it waits: a message that fits is sent whatever `deadline` is.
+  // the call returns. Tried before it waits: a message that fits is sent whatever
+  // `deadline` is.
+  //
+  // Nothing was sent, and the channel stays as it was:
+  //   INVALID_ARGUMENT    above kMaxPayload or kMaxHandles; a handle is not open
+  //   UNAVAILABLE         the peer hung up, or this end is closed
+  //   RESOURCE_EXHAUSTED  until `deadline` the user had too many handles on their
+  //                       way (Linux: ETOOMANYREFS)
+  //   PERMISSION_DENIED   this process may not put handles into the peer
+  //                       (Windows: it listens, and has fewer rights)
+  // The channel is closed after every other error:
+  //   DEADLINE_EXCEEDED   the peer does not read
+  //   CANCELLED           by `cancel`
   absl::Status Send(std::uint16_t type, absl::Span<const std::uint8_t> payload,
                     absl::Span<const OsHandle* const> handles,
                     Deadline deadline, const CancelEvent* cancel = nullptr);
 
-  // Receives one message. DEADLINE_EXCEEDED when none came (the channel stays
-  // usable); CANCELLED by `cancel` (it stays usable too); UNAVAILABLE when the
-  // peer hung up and all it sent before was received, or this end is closed;
-  // DATA_LOSS when the message breaks the wire format, was cut, states
-  // another number of handles than came, or handles were dropped, or carries a
-  // handle whose closing could block (Linux: anything but memory, character
-  // devices, pipes and objects like eventfds); PERMISSION_DENIED when the policy
-  // does not allow who sent it, of whose message nothing was looked at, and when
-  // this process may not take handles out of the peer (Windows, as Send());
-  // RESOURCE_EXHAUSTED when too many handles that the peer's user sent block in
-  // being closed. After these four the channel is closed and every handle that
-  // came is closed, or being closed on a thread that nobody waits for.
-  // RESOURCE_EXHAUSTED also when this process has not enough descriptors left
-  // for the handles (Linux): then none is kept, the message is there for the next
-  // call, and the channel stays usable, so that the peer can be told. What throws
-  // for want of memory leaves the message to the next call, or the channel is
-  // closed.
+  // Receives one message.
+  //
+  // The channel stays usable after:
+  //   DEADLINE_EXCEEDED   none came
+  //   CANCELLED           by `cancel`
+  //   RESOURCE_EXHAUSTED  this process has not enough descriptors left for the
+  //                       handles (Linux): none is kept, and the message is there
+  //                       for the next call, so that the peer can be told
+  // It is closed after these, and every handle that came is closed, or being closed
+  // on a thread that nobody waits for:
+  //   UNAVAILABLE         the peer hung up and all it sent before was received, or
+  //                       this end is closed
+  //   DATA_LOSS           the message breaks the wire format, was cut, states
+  //                       another number of handles than came, or handles were
+  //                       dropped; or it carries one whose closing could block
+  //                       (Linux: anything but memory, character devices, pipes
+  //                       and objects like eventfds)
+  //   PERMISSION_DENIED   the policy does not allow who sent it, of whose message
+  //                       nothing was looked at; or this process may not take
+  //                       handles out of the peer (Windows, as Send())
+  //   RESOURCE_EXHAUSTED  too many handles that the peer's user sent block in being
+  //                       closed
+  // What throws for want of memory leaves the message to the next call, or the
+  // channel is closed.
   absl::StatusOr<Message> Receive(Deadline deadline,
                                   const CancelEvent* cancel = nullptr);
 
@@ -195,13 +207,16 @@ class Channel {
   std::uint64_t speakers() const;
 
   // A reference to the process that sent the message received last, which
-  // outlives the connection. FAILED_PRECONDITION before the first message, when
-  // nobody can know who will speak (not on Windows). The kernel attaches it to
-  // the message (SCM_PIDFD, Linux 6.5), otherwise it is opened by process id
-  // and must be older than the message. NOT_FOUND when the process has ended;
-  // RESOURCE_EXHAUSTED when no descriptor was left for it; UNIMPLEMENTED where the
-  // system cannot tell, as where the kernel attaches none and the time of day was
-  // set since the channel was made, by more than the process's age.
+  // outlives the connection. The kernel attaches it to the message (SCM_PIDFD,
+  // Linux 6.5); otherwise it is opened by process id and must be older than the
+  // message.
+  //   FAILED_PRECONDITION  before the first message, when nobody can know who will
+  //                        speak (not on Windows)
+  //   NOT_FOUND            the process has ended
+  //   RESOURCE_EXHAUSTED   no descriptor was left for it
+  //   UNIMPLEMENTED        the system cannot tell, as where the kernel attaches none
+  //                        and the time of day was set since the channel was made,
+  //                        by more than the process's age
   absl::StatusOr<Process> OpenPeer() const;
 
   // From now on the end of the peer's process ends the connection, as if it had
@@ -275,14 +290,17 @@ using TellOfRefused =
 // a directory that they may enter (not one of mode 0700).
 class Listener {
  public:
-  // ALREADY_EXISTS when the name is taken by a live listener, another user's
-  // socket or another kind of file (the socket of a dead listener of this
-  // user's is replaced, but not on a network file system that the kernel mounts,
-  // where it may be a live one's of another machine; over FUSE and 9p it is, see
-  // docs/lifetime.md); INVALID_ARGUMENT when the path is too long for a
-  // socket or not absolute, or the name has a directory part;
-  // PERMISSION_DENIED as above; UNAVAILABLE when another process holds the
-  // directory's lock (flock) for a second, which only chosen names need.
+  // Listens at a new address. The socket of a dead listener of this user's is
+  // replaced, but not on a network file system that the kernel mounts, where it may
+  // be a live one's of another machine; over FUSE and 9p it is, see
+  // docs/lifetime.md.
+  //   ALREADY_EXISTS     the name is taken by a live listener, another user's
+  //                      socket or another kind of file
+  //   INVALID_ARGUMENT   the path is too long for a socket or not absolute, or the
+  //                      name has a directory part
+  //   PERMISSION_DENIED  of the directory, as ListenerOptions says
+  //   UNAVAILABLE        another process holds the directory's lock (flock) for a
+  //                      second, which only chosen names need
   static absl::StatusOr<Listener> Bind(const ListenerOptions& options,
                                        PeerPolicy policy);
 

@@ -44,7 +44,7 @@ struct Channel::State {
   std::optional<Process> WhoseEnd() const;
 
   PeerPolicy policy;
-  // When this was made. Who forks later may go on in the child.
+  // As it was when this was made. What is forked later may go on with the socket.
   HeldBy held_by = HeldBy::kOthersToo;
   std::uint64_t forks = ForksSoFar();
   std::uint64_t epoch = ForkEpoch();
@@ -52,11 +52,11 @@ struct Channel::State {
   mutable Mutex mutex;  // One thread receives, and another may ask.
   // Of the message received last.
   Speaker speaker ABSL_GUARDED_BY(mutex);
-  // As Channel::EndWithItsProcess() has it: before anybody has spoken, and of the
-  // speaker while its own reference is missing.
+  // Whose end ends the connection, after Channel::EndWithItsProcess(): who made it,
+  // until somebody speaks; the speaker, while its own reference is missing.
   std::optional<Process> maker ABSL_GUARDED_BY(mutex);
   bool ends_with_its_process ABSL_GUARDED_BY(mutex) = false;
-  // How many times it was another one.
+  // How many times another process began to speak.
   std::uint64_t speakers ABSL_GUARDED_BY(mutex) = 0;
 };
 

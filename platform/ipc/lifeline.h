@@ -40,9 +40,9 @@ inline constexpr std::uint16_t kLifelineMessage = 0xF0F0;
 // have made 1,024 of them useless for others. Thread-safe.
 absl::Status SendLifeline(Channel& channel, Deadline deadline);
 
-// Unmaps those of the processes that this one was forked from: their ends are
-// proven without its own. Does nothing in what a process forked that has called
-// this. REQUIRES: a call of the CUDA driver has succeeded here.
+// Unmaps the lifelines of the processes that this one was forked from: their ends
+// are proven then though this one goes on. Does nothing where one of them had called
+// this before the fork. REQUIRES: a call of the CUDA driver has succeeded here.
 // Thread-safe.
 void LetGoOfInheritedLifelines();
 

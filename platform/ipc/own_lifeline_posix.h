@@ -18,12 +18,13 @@ inline constexpr std::size_t kLifelineBytes = 4096;
 inline constexpr int kLifelineSeals =
     F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
 
-// A handle of it, which is made first if there is none, if somebody has closed its
-// descriptor, or if a peer has made it useless for others. Thread-safe.
+// A handle of this process's lifeline. That is made first where there is none, where
+// somebody has closed its descriptor, and where a peer has made it useless for
+// others. Thread-safe.
 absl::StatusOr<OsHandle> TakeOwnLifeline();
 
-// Whether those that are made here have all seals, and so those of others.
-// Thread-safe.
+// Whether the lifelines that are made here have all of kLifelineSeals. Then so have
+// those of others, whose kernel is the same. Thread-safe.
 bool OwnLifelinesAreSealed();
 
 }  // namespace vmm::platform

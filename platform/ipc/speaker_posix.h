@@ -56,9 +56,10 @@ absl::Status AskWhoSpeaks(const OsHandle& socket);
 // the clock.
 absl::Time TimeOfStart();
 
-// Notes when else the message of `speaker` may have been sent, of which the kernel
-// says the time of day, if the clock was set since TimeOfStart() was `start`: that
-// may have been while the message was on its way. To be called when it has come.
+// Sets speaker.or_sent, if the clock was set since TimeOfStart() was `start`. The
+// kernel says of a message the time of day at which it was sent, and the clock may
+// have been set while the message was on its way: so that is the time by the clock
+// of now, or by the one before. To be called when the message has come.
 void DoubtWhenItWasSent(absl::Time start, Speaker& speaker);
 
 // Takes over what `control` says of the sender; false when it says something

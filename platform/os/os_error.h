@@ -32,11 +32,11 @@ class LastError {
   int code_;
 };
 
-// Which limit of this process a call may have met that does not say why it
-// failed, as a driver's, and what to raise it to: "2 of the 14 descriptors that
-// this process may have open (ulimit -n) are left; allow it at least 64". Empty
-// when none is near, and on Windows, which has no such limits. OsError() says it
-// by itself where the code does.
+// A limit of this process that is met or nearly so, and what to raise it to: "2 of
+// the 14 descriptors that this process may have open (ulimit -n) are left; allow it
+// at least 64". For calls that do not say why they failed, as a driver's; OsError()
+// adds it by itself where the code says so. Empty when no limit is near, and on
+// Windows, which has none of the kind.
 std::string NearLimit();
 
 }  // namespace vmm::platform
