@@ -58,8 +58,8 @@ std::string TakeText(platform::WireReader& reader);
 void PutBlob(platform::WireWriter& out, absl::string_view bytes);
 std::string TakeBlob(platform::WireReader& reader, std::size_t limit);
 
-// Why something cannot be had from or at some rank, as it travels. A value;
-// an empty id says that nothing is wrong.
+// Why something cannot be had from or at some rank, as it travels. A value; the
+// code kOk says that nothing is wrong.
 struct Refusal {
   absl::StatusCode code = absl::StatusCode::kOk;
   Finding finding;

@@ -60,9 +60,10 @@ class PmixClient {
   // All or none: peers see them together.
   absl::Status Put(std::vector<Value> values, Deadline deadline);
   // Ends when all ranks have called it, with what all have put. Calls `late`
-  // when that has not come within `soon`. With a server that TellsAllOfAFailedFence()
-  // it ends for all of a host's ranks when the time of one is over: up to a second
-  // before the deadline, in whole seconds from the first call, where two are left.
+  // when that has not come within `soon`. A server that TellsAllOfAFailedFence() is
+  // told how much time is left, in whole seconds, if it is two or more: the fence
+  // then ends for all ranks of a host when the time of one is over, counted from the
+  // first call, and so up to a second before the deadline.
   absl::Status Fence(absl::Duration soon, const std::function<void()>& late,
                      Deadline deadline);
   absl::StatusOr<Bytes> Get(int rank, const std::string& key,
