@@ -20,17 +20,6 @@ void HoldTermination();
 // REQUIRES: HoldTermination() was called; one thread waits.
 absl::Status WaitForTermination(Deadline deadline);
 
-// From here on nothing else is opened in the place of a standard stream that is
-// closed, which goes on to fail: a driver's memory, say, into which the process
-// would print. NOT_FOUND without /dev/null. May be called at any time.
-absl::Status HoldStandardStreams();
-
-// The same, or the end of the process; and a reader that has gone, or a file
-// that has grown as large as it may, is an error of the call that writes and no
-// longer the end of the process (SIGPIPE, SIGXFSZ). For programs, first of all;
-// a library leaves that to them. Programs that are started inherit it.
-void SurviveBrokenOutputs();
-
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_OS_TERMINATION_H_

@@ -1,11 +1,8 @@
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "platform/base/check.h"
-#include "platform/os/os_error.h"
 #include "platform/os/termination.h"
 
 namespace vmm::platform {
@@ -32,27 +29,6 @@ void HoldTermination() {
   const sigset_t set = Requests();
   Check(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0,
         "SIGTERM, SIGINT and SIGHUP cannot be blocked");
-}
-
-absl::Status HoldStandardStreams() {
-  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest number that is free. In the direction that nobody uses.
-    const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
-    const int opened = ::open("/dev/null", flags);
-    if (opened < 0) return LastError().Of("open(/dev/null)");
-    // Another thread's file has the place meanwhile.
-    if (opened != fd) ::close(opened);
-  }
-  return absl::OkStatus();
-}
-
-void SurviveBrokenOutputs() {
-  for (const int signal : {SIGPIPE, SIGXFSZ}) {
-    Check(::signal(signal, SIG_IGN) != SIG_ERR, "a signal cannot be ignored");
-  }
-  Check(HoldStandardStreams().ok(),
-        "no /dev/null for a standard stream that is closed");
 }
 
 absl::Status WaitForTermination(Deadline deadline) {

@@ -42,11 +42,6 @@ void LetGoOfTermination() {
   if (Asked() != nullptr) ::ResetEvent(Asked());
 }
 
-// Nothing of the kind ends a process here.
-absl::Status HoldStandardStreams() { return absl::OkStatus(); }
-
-void SurviveBrokenOutputs() {}
-
 absl::Status WaitForTermination(Deadline deadline) {
   for (;;) {
     const absl::Duration left = deadline.Left();

@@ -17,7 +17,6 @@
 #include "platform/ipc/channel.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/descriptor_posix.h"
-#include "platform/os/termination.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 

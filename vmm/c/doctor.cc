@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "platform/base/status_macros.h"
-#include "platform/os/termination.h"
+#include "platform/os/standard_streams.h"
 #include "platform/os/termination_scope.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/tool/command_line.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/os/termination.h"
+#include "platform/os/standard_streams.h"
 #include "vmm/tool/run.h"
 
 int main(int argc, char** argv) {
