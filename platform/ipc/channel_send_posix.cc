@@ -40,19 +40,42 @@ absl::Status WaitForHangUpOrRoom(const OsHandle& socket, Deadline deadline,
       .status();
 }
 
-// The control data of a message to send.
-class Control {
+// A message as sendmsg() takes it: what it is made of must outlive it.
+class Outgoing {
  public:
-  explicit Control(msghdr& message) : message_(message) {
-    message.msg_control = bytes_;
-    message.msg_controllen = 0;
+  // REQUIRES: CheckSendable().
+  Outgoing(std::uint16_t type, absl::Span<const std::uint8_t> payload,
+           absl::Span<const OsHandle* const> handles)
+      : header_(
+            EncodeFrameHeader({type, static_cast<std::uint32_t>(payload.size()),
+                               static_cast<std::uint16_t>(handles.size())})),
+        parts_{{header_.data(), header_.size()},
+               {const_cast<std::uint8_t*>(payload.data()), payload.size()}} {
+    message_.msg_iov = parts_;
+    message_.msg_iovlen = 2;
+    message_.msg_control = control_;
+    if (!handles.empty()) {
+      std::array<int, kMaxHandles> fds;
+      std::transform(handles.begin(), handles.end(), fds.begin(),
+                     [](const OsHandle* handle) { return Fd(*handle); });
+      AddControl(SCM_RIGHTS, fds.data(), handles.size() * sizeof(int));
+    }
+    // Of a sender that says nothing the kernel names the real user; peers ask for
+    // the effective one, as they do of the connection.
+    if (::geteuid() != ::getuid()) {
+      const ucred self = {::getpid(), ::geteuid(), ::getegid()};
+      AddControl(SCM_CREDENTIALS, &self, sizeof(self));
+    }
   }
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
 
-  // REQUIRES: each type once, of the sizes that bytes_ has room for.
-  void Add(int type, const void* data, std::size_t size) {
-    auto* part = reinterpret_cast<cmsghdr*>(bytes_ + message_.msg_controllen);
+  const msghdr& message() const { return message_; }
+
+ private:
+  // REQUIRES: each type once, of the sizes that control_ has room for.
+  void AddControl(int type, const void* data, std::size_t size) {
+    auto* part = reinterpret_cast<cmsghdr*>(control_ + message_.msg_controllen);
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = type;
     part->cmsg_len = CMSG_LEN(size);
@@ -60,10 +83,11 @@ class Control {
     message_.msg_controllen += CMSG_SPACE(size);
   }
 
- private:
-  msghdr& message_;
-  alignas(cmsghdr) std::uint8_t bytes_[CMSG_SPACE(kMaxHandles * sizeof(int)) +
-                                       CMSG_SPACE(sizeof(ucred))] = {};
+  std::array<std::uint8_t, kFrameHeaderSize> header_;
+  iovec parts_[2];
+  alignas(cmsghdr) std::uint8_t control_[CMSG_SPACE(kMaxHandles * sizeof(int)) +
+                                         CMSG_SPACE(sizeof(ucred))] = {};
+  msghdr message_{};
 };
 
 }  // namespace
@@ -75,34 +99,13 @@ absl::Status Channel::Send(std::uint16_t type,
   if (!is_open()) return ClosedError();
   RETURN_IF_ERROR(CheckSendable(payload, handles));
 
-  std::array<std::uint8_t, kFrameHeaderSize> header =
-      EncodeFrameHeader({type, static_cast<std::uint32_t>(payload.size()),
-                         static_cast<std::uint16_t>(handles.size())});
-  iovec parts[2] = {
-      {header.data(), header.size()},
-      {const_cast<std::uint8_t*>(payload.data()), payload.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  Control control(message);
-  if (!handles.empty()) {
-    std::array<int, kMaxHandles> fds;
-    std::transform(handles.begin(), handles.end(), fds.begin(),
-                   [](const OsHandle* handle) { return Fd(*handle); });
-    control.Add(SCM_RIGHTS, fds.data(), handles.size() * sizeof(int));
-  }
-  // Of a sender that says nothing the kernel names the real user; peers ask for
-  // the effective one, as they do of the connection.
-  if (::geteuid() != ::getuid()) {
-    const ucred self = {::getpid(), ::geteuid(), ::getegid()};
-    control.Add(SCM_CREDENTIALS, &self, sizeof(self));
-  }
-
+  const Outgoing outgoing(type, payload, handles);
   const std::string what =
       absl::StrCat("room to send ", payload.size(), " bytes and ",
                    handles.size(), " handles to ", Describe(peer()));
   for (;;) {
-    if (::sendmsg(Fd(socket_), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+    if (::sendmsg(Fd(socket_), &outgoing.message(),
+                  MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
       return absl::OkStatus();  // A packet goes as a whole or not at all.
     }
     const int error = errno;
