@@ -23,6 +23,48 @@ std::string MakeNode(const std::string& major) {
       "--device or NVIDIA_IMEX_CHANNELS=0.");
 }
 
+// Why none of the nodes that there are serves; nothing when one does.
+std::optional<Finding> NodeFinding(const ImexTopology& imex,
+                                   const std::string& make_node) {
+  for (const ImexChannel& channel : *imex.channels) {
+    if (!channel.usable) continue;
+    if (!imex.major.ok() || channel.major == **imex.major) return std::nullopt;
+  }
+  const ImexChannel& first = imex.channels->front();
+  const std::string all = absl::StrJoin(
+      *imex.channels, ", ", [](std::string* out, const ImexChannel& channel) {
+        absl::StrAppend(out, Facts(channel));
+      });
+  if (std::none_of(imex.channels->begin(), imex.channels->end(),
+                   [](const ImexChannel& c) { return c.is_device; })) {
+    return Finding{"channel-not-a-device",
+                   absl::StrCat("what stands at the IMEX channel's place is no "
+                                "character device: ",
+                                all),
+                   absl::StrCat("Remove it (container runtimes leave a folder "
+                                "where the node to pass in does not exist). ",
+                                make_node)};
+  }
+  for (const ImexChannel& channel : *imex.channels) {
+    if (!channel.usable) continue;
+    return Finding{
+        "channel-stale",
+        absl::StrCat("the IMEX channel node ", channel.path, " has major ",
+                     "number ", channel.major, ", and the loaded driver's is ",
+                     **imex.major, ": it was made before a reboot"),
+        absl::StrCat("Remove it and make it anew. ", make_node)};
+  }
+  return Finding{
+      "channel-denied",
+      absl::StrCat("this process, of user ", platform::CurrentUser().text(),
+                   ", may not open the IMEX channel: ", all, "; ",
+                   first.reason.message()),
+      absl::StrCat("Give this user the node: chown or setfacl -m u:USER:rw ",
+                   first.path,
+                   ", as root. In a container also allow the device "
+                   "(--device, NVIDIA_IMEX_CHANNELS).")};
+}
+
 }  // namespace
 
 std::string Facts(const ImexChannel& channel) {
@@ -62,43 +104,7 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
                      " does not exist here"),
         make_node};
   }
-  for (const ImexChannel& channel : *imex.channels) {
-    if (!channel.usable) continue;
-    if (!imex.major.ok() || channel.major == **imex.major) return std::nullopt;
-  }
-  const ImexChannel& first = imex.channels->front();
-  const std::string all = absl::StrJoin(
-      *imex.channels, ", ", [](std::string* out, const ImexChannel& channel) {
-        absl::StrAppend(out, Facts(channel));
-      });
-  if (std::none_of(imex.channels->begin(), imex.channels->end(),
-                   [](const ImexChannel& c) { return c.is_device; })) {
-    return Finding{"channel-not-a-device",
-                   absl::StrCat("what stands at the IMEX channel's place is no "
-                                "character device: ",
-                                all),
-                   absl::StrCat("Remove it (container runtimes leave a folder "
-                                "where the node to pass in does not exist). ",
-                                make_node)};
-  }
-  for (const ImexChannel& channel : *imex.channels) {
-    if (!channel.usable) continue;
-    return Finding{
-        "channel-stale",
-        absl::StrCat("the IMEX channel node ", channel.path, " has major ",
-                     "number ", channel.major, ", and the loaded driver's is ",
-                     **imex.major, ": it was made before a reboot"),
-        absl::StrCat("Remove it and make it anew. ", make_node)};
-  }
-  return Finding{
-      "channel-denied",
-      absl::StrCat("this process, of user ", platform::CurrentUser().text(),
-                   ", may not open the IMEX channel: ", all, "; ",
-                   first.reason.message()),
-      absl::StrCat("Give this user the node: chown or setfacl -m u:USER:rw ",
-                   first.path,
-                   ", as root. In a container also allow the device "
-                   "(--device, NVIDIA_IMEX_CHANNELS).")};
+  return NodeFinding(imex, make_node);
 }
 
 }  // namespace vmm::fabric
