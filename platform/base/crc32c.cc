@@ -1,6 +1,6 @@
-#include "platform/base/wire.h"
-
 #include "platform/base/crc32c.h"
+
+#include "platform/base/wire.h"
 
 namespace vmm::platform {
 namespace {
