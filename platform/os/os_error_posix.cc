@@ -13,6 +13,7 @@
 #include "platform/base/check.h"
 #include "platform/os/map_error_posix.h"
 #include "platform/os/os_error.h"
+#include "platform/os/quiet_thread.h"
 
 namespace vmm::platform {
 namespace {
@@ -139,8 +140,11 @@ bool NoStackCanBeLocked() {
 // root may have as many as it likes.
 std::string ThreadLimit() {
   pthread_t thread{};
-  const int error = ::pthread_create(
-      &thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
+  int error = 0;
+  StartQuietly([&] {
+    error = ::pthread_create(
+        &thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
+  });
   if (error == 0) ::pthread_join(thread, nullptr);
   if (error == EAGAIN && NoStackCanBeLocked()) return LockedMemoryLimit();
   rlimit limit{};

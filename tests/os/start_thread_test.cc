@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "platform/os/os_error.h"
 #include "platform/os/run_detached.h"
 
 namespace vmm::platform {
@@ -80,6 +83,39 @@ TEST(StartThreadTest, OneThatNobodyJoinsBeginsAsTheOthers) {
   ASSERT_TRUE(RunDetached("vmmshare-test", [&] { made.set_value(Look()); }));
   EXPECT_EQ(Blocked(), before);
   ExpectToBeginAs(made.get_future().get(), "vmmshare-test");
+}
+
+std::atomic<pid_t> asking = 0;
+std::atomic<int> handled_there = 0;
+std::atomic<int> handled_elsewhere = 0;
+
+// A thread is started to see whether one can be.
+TEST(StartThreadTest, NoSignalIsDeliveredToOneThatFindsALimit) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    ++(::gettid() == asking ? handled_there : handled_elsewhere);
+  };
+  struct sigaction before = {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  std::atomic<bool> done = false;
+  std::thread program([&] {
+    for (asking = ::gettid(); !done;) NearLimit();
+  });
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, SIGUSR1);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &one, nullptr), 0);
+  while (asking == 0) std::this_thread::yield();
+  // One in a thousand was delivered there.
+  for (int sent = 1; sent <= 6000; ++sent) {
+    ASSERT_EQ(::kill(::getpid(), SIGUSR1), 0);
+    while (handled_there + handled_elsewhere < sent) std::this_thread::yield();
+  }
+  done = true;
+  program.join();
+  EXPECT_EQ(handled_elsewhere, 0);
+  ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &one, nullptr), 0);
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 }  // namespace
