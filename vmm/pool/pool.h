@@ -96,9 +96,8 @@ struct PoolOptions {
   std::uint64_t cap = 0;
   // Who else gets access to every segment.
   std::vector<AccessGrant> also = {};
-  // A NUMA node of the host to have the segments on, instead of the device's
-  // memory; see AllocationOptions. Where `also` names the CPU, each block lies in
-  // one segment, so that cuMemset*() takes it whole.
+  // A NUMA node of the host to have the segments on; see AllocationOptions. Where
+  // `also` names the CPU each block is in one segment: cuMemset*() takes it whole.
   std::optional<int> host_numa_node = std::nullopt;
   // For every segment; see AllocationOptions.
   Rdma rdma = Rdma::kOff;
