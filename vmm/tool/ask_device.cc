@@ -2,18 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm::tool {
 
 absl::StatusOr<int> AskNumber(const Device& device,
                               CUdevice_attribute attribute) {
-  int value = 0;
-  RETURN_IF_ERROR(
-      device.driver().Error(device.driver()->cuDeviceGetAttribute(
-                                &value, attribute, device.cuda_device()),
-                            absl::StrCat("cuDeviceGetAttribute(", attribute,
-                                         ", device=", device.ordinal(), ")")));
-  return value;
+  return DeviceAttribute(device, attribute, absl::StrCat(attribute));
 }
 
 absl::StatusOr<bool> AskAttribute(const Device& device,

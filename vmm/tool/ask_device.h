@@ -9,7 +9,7 @@
 
 namespace vmm::tool {
 
-// As the driver answers, which may not know it.
+// As DeviceAttribute(); messages name it by its number.
 absl::StatusOr<int> AskNumber(const Device& device,
                               CUdevice_attribute attribute);
 absl::StatusOr<bool> AskAttribute(const Device& device,
