@@ -50,14 +50,8 @@ absl::StatusOr<std::uint64_t> AskMemory(const Device& device) {
 // Why memory cannot be shared within this host.
 Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter,
                      bool may_be_legacy) {
+  if (const auto full = OutOfMemory(tried, "the kind")) return *full;
   const std::optional<CUresult> result = platform::ResultOf(tried);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    return {"out-of-memory",
-            "the device has no memory left to try with; this says nothing of "
-            "the kind",
-            "Free some: nvidia-smi shows who holds it with a context, "
-            "`vmmshare keep --list` what a keeper holds, which has none."};
-  }
   std::string remedy = result.has_value() ? exporter.advice(*result) : "";
   if (remedy.empty()) {
     remedy =

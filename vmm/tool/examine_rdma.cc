@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/dma_buf.h"
 #include "vmm/tool/ask_device.h"
@@ -25,21 +26,10 @@ absl::Status TryDmaBuf(const absl::StatusOr<Allocation>& memory,
   return ExportDmaBufs(*memory, {.mapping = mapping}).status();
 }
 
-Finding OutOfMemory() {
-  return {
-      "out-of-memory",
-      "the device has no memory left to try with; this says nothing of "
-      "network cards",
-      "Free some: nvidia-smi shows who holds it with a context, `vmmshare keep "
-      "--list` what a keeper holds, which has none."};
-}
-
-bool IsOutOfMemory(const absl::Status& tried) {
-  return platform::ResultOf(tried) == CUDA_ERROR_OUT_OF_MEMORY;
-}
+constexpr char kNetworkCards[] = "network cards";
 
 Finding WhyNoFlag(const RdmaReport& report) {
-  if (IsOutOfMemory(report.tried)) return OutOfMemory();
+  if (const auto full = OutOfMemory(report.tried, kNetworkCards)) return *full;
   constexpr char kRemedy[] =
       "Let network cards use host memory, or ask for the flag by \"try\" and "
       "see whether it was had.";
@@ -55,7 +45,7 @@ Finding WhyNoFlag(const RdmaReport& report) {
 
 Finding WhyNoDmaBuf(const RdmaReport& report,
                     const absl::StatusOr<platform::NvidiaModules>& modules) {
-  if (IsOutOfMemory(report.tried)) return OutOfMemory();
+  if (const auto full = OutOfMemory(report.tried, kNetworkCards)) return *full;
   // What the driver itself does not support has its result.
   if (absl::IsUnimplemented(report.tried) &&
       !platform::ResultOf(report.tried).has_value()) {
@@ -85,6 +75,20 @@ Finding WhyNoDmaBuf(const RdmaReport& report,
 Finding NoContext() {
   return {"no-context-to-try", "the device gives this process no context",
           "The message says why; without one nothing can use the memory."};
+}
+
+std::optional<Finding> OutOfMemory(const absl::Status& tried,
+                                   absl::string_view what) {
+  if (platform::ResultOf(tried) != CUDA_ERROR_OUT_OF_MEMORY) {
+    return std::nullopt;
+  }
+  return Finding{
+      "out-of-memory",
+      absl::StrCat("the device has no memory left to try with; this says "
+                   "nothing of ",
+                   what),
+      "Free some: nvidia-smi shows who holds it with a context, `vmmshare keep "
+      "--list` what a keeper holds, which has none."};
 }
 
 std::vector<RdmaReport> ExamineRdma(

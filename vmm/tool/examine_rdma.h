@@ -2,11 +2,13 @@
 #ifndef VMMSHARE_VMM_TOOL_EXAMINE_RDMA_H_
 #define VMMSHARE_VMM_TOOL_EXAMINE_RDMA_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "fabric/diagnosis.h"
 #include "platform/os/surroundings.h"
 #include "vmm/memory/device.h"
@@ -41,6 +43,10 @@ std::vector<RdmaReport> ExamineRdma(
 
 // Why nothing that takes a context was tried: there is none.
 fabric::Finding NoContext();
+
+// Why a try failed, if it was for want of memory: that says nothing of `what`.
+std::optional<fabric::Finding> OutOfMemory(const absl::Status& tried,
+                                           absl::string_view what);
 
 }  // namespace vmm::tool
 
