@@ -64,49 +64,33 @@ int DoctorJob(const DoctorOptions& options) {
   return report->exit_code();
 }
 
-int Doctor(const std::vector<std::string>& words) {
-  absl::StatusOr<DoctorOptions> options = ParseDoctorOptions(words);
-  if (!options.ok()) {
-    return Misuse(options.status().message(), "vmmshare doctor --help");
-  }
-  if (options->help) {
-    return Print(UsageOf(CommandNamed("doctor")));
-  }
-  if (!options->root.empty() && !IsFolder(options->root)) {
-    return Misuse(absl::StrCat("--root=", options->root,
+int Doctor(const DoctorOptions& options) {
+  if (!options.root.empty() && !IsFolder(options.root)) {
+    return Misuse(absl::StrCat("--root=", options.root,
                                ": there is no such folder; expected one with "
                                "/dev, /proc and /run in it"),
                   "vmmshare doctor --help");
   }
-  if (options->job) return DoctorJob(*options);
-  const Report report = Examine(*options);
+  if (options.job) return DoctorJob(options);
+  const Report report = Examine(options);
   const bool colour = TakesColour();
   const bool written =
-      Say(stdout, options->json ? AsJson(report) : AsText(report, colour));
+      Say(stdout, options.json ? AsJson(report) : AsText(report, colour));
   if (!report.driver.ok()) {
     Fail(absl::StrCat("no driver: ", report.driver.status().message()));
   }
   return written ? report.exit_code() : Fail("the report could not be written");
 }
 
-int KeepOrAsk(const std::vector<std::string>& words) {
-  absl::StatusOr<KeepOptions> options = ParseKeepOptions(words);
+// What `vmmshare NAME` does with `options`, as they were parsed.
+template <typename Options>
+int RunCommand(absl::string_view name, const absl::StatusOr<Options>& options,
+               int (*run)(const Options& options)) {
   if (!options.ok()) {
-    return Misuse(options.status().message(), "vmmshare keep --help");
+    return Misuse(options.status().message(),
+                  absl::StrCat("vmmshare ", name, " --help"));
   }
-  if (options->help) {
-    return Print(UsageOf(CommandNamed("keep")));
-  }
-  return Keep(*options);
-}
-
-int AskForWeights(const std::vector<std::string>& words) {
-  absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(words);
-  if (!options.ok()) {
-    return Misuse(options.status().message(), "vmmshare weights --help");
-  }
-  return options->help ? Print(UsageOf(CommandNamed("weights")))
-                       : Weights(*options);
+  return options->help ? Print(UsageOf(CommandNamed(name))) : run(*options);
 }
 
 }  // namespace
@@ -116,9 +100,15 @@ int Run(std::vector<std::string> words) {
   if (words.empty()) return Misuse("a command is missing", kHelp);
   const std::string command = words.front();
   words.erase(words.begin());
-  if (command == "doctor") return Doctor(words);
-  if (command == "keep") return KeepOrAsk(words);
-  if (command == "weights") return AskForWeights(words);
+  if (command == "doctor") {
+    return RunCommand(command, ParseDoctorOptions(words), &Doctor);
+  }
+  if (command == "keep") {
+    return RunCommand(command, ParseKeepOptions(words), &Keep);
+  }
+  if (command == "weights") {
+    return RunCommand(command, ParseWeightsOptions(words), &Weights);
+  }
   if (command != "--help" && command != "-h" && command != "help" &&
       command != "--version") {
     return Misuse(absl::StrCat("unknown command \"", command,
