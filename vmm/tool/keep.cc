@@ -15,7 +15,7 @@
 #include "platform/os/termination.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/tool/command_line.h"
-#include "vmm/tool/print.h"
+#include "vmm/tool/say.h"
 
 namespace vmm::tool {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "vmm/tool/commands.h"
-#include "vmm/tool/print.h"
+#include "vmm/tool/say.h"
 
 namespace {
 

@@ -16,6 +16,7 @@
 #include "vmm/tool/job.h"
 #include "vmm/tool/keep.h"
 #include "vmm/tool/print.h"
+#include "vmm/tool/say.h"
 #include "vmm/tool/weights.h"
 
 namespace vmm::tool {

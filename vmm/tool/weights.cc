@@ -14,8 +14,8 @@
 #include "vmm/tool/commands.h"
 #include "vmm/tool/driver_choice.h"
 #include "vmm/tool/json.h"
-#include "vmm/tool/print.h"
 #include "vmm/tool/printable.h"
+#include "vmm/tool/say.h"
 
 namespace vmm::tool {
 namespace {
