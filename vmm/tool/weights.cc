@@ -31,17 +31,8 @@ std::string Line(const std::string& name, const TensorManifest& manifest) {
           : absl::StrCat("\n  fingerprint ", manifest.fingerprint));
 }
 
-// By what options.address and options.driver say; memory of the host is the CPU's
-// to read too.
-struct Asked {
-  KeeperClient keeper;
-  platform::Driver driver;
-  Deadline deadline;
-  ImportOptions import = {.host_access = Access::kRead};
-  absl::StatusOr<KeptTensorSet> Attach(const std::string& name) {
-    return AttachTensorSet(keeper, name, driver, {.import = import}, deadline);
-  }
-};
+// Memory of the host is the CPU's to read too.
+ImportOptions ForReading() { return {.host_access = Access::kRead}; }
 
 // Whether memory that was read holds no set, one of another version, or a damaged
 // one; `show` says which.
@@ -90,24 +81,25 @@ class Listed {
   Json all_ = Json::array();
 };
 
-absl::StatusOr<std::string> List(Asked& asked, bool json) {
-  ASSIGN_OR_RETURN(const KeeperListing listing,
-                   asked.keeper.List(asked.deadline));
+absl::StatusOr<std::string> List(KeeperClient& keeper,
+                                 const platform::Driver& driver, bool json,
+                                 Deadline deadline) {
+  ASSIGN_OR_RETURN(const KeeperListing listing, keeper.List(deadline));
   Listed listed;
   for (const KeptMemory& kept : listing.memory) {
     if (kept.state != KeptState::kSealed) continue;
-    const absl::StatusOr<ImportedAllocation> memory = asked.keeper.Attach(
-        kept.name, asked.driver, {.import = asked.import}, asked.deadline);
+    const absl::StatusOr<ImportedAllocation> memory =
+        keeper.Attach(kept.name, driver, {.import = ForReading()}, deadline);
     if (!memory.ok()) {
-      if (!asked.keeper.is_open()) return memory.status();
+      if (!keeper.is_open()) return memory.status();
       // Else it was dropped meanwhile.
       if (!absl::IsNotFound(memory.status())) {
         listed.AddUnopened(kept, memory.status());
       }
       continue;
     }
-    const absl::StatusOr<TensorSet> set = TensorSet::Open(
-        asked.driver, memory->address(), memory->requested_size());
+    const absl::StatusOr<TensorSet> set =
+        TensorSet::Open(driver, memory->address(), memory->requested_size());
     if (set.ok()) {
       listed.Add(kept, set->manifest());
     } else if (!IsNoSet(set.status())) {
@@ -128,10 +120,13 @@ absl::StatusOr<std::string> Answer(const WeightsOptions& options) {
     RETURN_IF_ERROR(keeper.Drop(options.name, deadline));
     return std::string();
   }
-  ASSIGN_OR_RETURN(platform::Driver driver, LoadDriver(options.driver));
-  Asked asked{std::move(keeper), std::move(driver), deadline};
-  if (options.verb == "list") return List(asked, options.json);
-  ASSIGN_OR_RETURN(const KeptTensorSet kept, asked.Attach(options.name));
+  ASSIGN_OR_RETURN(const platform::Driver driver, LoadDriver(options.driver));
+  if (options.verb == "list") {
+    return List(keeper, driver, options.json, deadline);
+  }
+  ASSIGN_OR_RETURN(const KeptTensorSet kept,
+                   AttachTensorSet(keeper, options.name, driver,
+                                   {.import = ForReading()}, deadline));
   const TensorManifest& manifest = kept.set.manifest();
   if (options.verb == "show") {
     return options.json ? AsJson(options.name, manifest)
