@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -199,9 +200,10 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
         "`weights put` reads safetensors files, and is a command of the Python "
         "package: `python3 -m vmmshare weights put`");
   }
+  const Command& command = CommandNamed("weights");
   ASSIGN_OR_RETURN(
       const std::vector<Option> given,
-      ParseOptions({next, words.end()}, CommandNamed("weights").options,
+      ParseOptions({next, words.end()}, command.options,
                    options.verb == "list" ? nullptr : &options.name));
   for (const auto& [name, value] : given) {
     options.json |= name == "json";
@@ -213,9 +215,9 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     }
   }
   if (options.help) return options;
-  constexpr absl::string_view kVerbs[] = {"list", "show", "verify", "drop"};
-  if (std::find(std::begin(kVerbs), std::end(kVerbs), options.verb) ==
-      std::end(kVerbs)) {
+  if (absl::c_none_of(command.verbs, [&options](const VerbRow& verb) {
+        return verb.name == options.verb;
+      })) {
     return absl::InvalidArgumentError(
         absl::StrCat("weights \"", options.verb,
                      "\": expected list, show, verify, drop or put"));
