@@ -2,33 +2,15 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "vmm/tool/commands.h"
+#include "vmm/tool/page.h"
 
 namespace vmm::tool {
 namespace {
 
 constexpr std::size_t kColumns = 80;
 constexpr std::size_t kTextAt = 23;  // Where what an option does begins.
-
-// Appends `text`, broken at spaces, and a line's end. The last line of `*to`
-// holds `column` columns; further ones begin with `indent` spaces.
-void AppendWrapped(std::string* to, absl::string_view text, std::size_t column,
-                   std::size_t indent) {
-  bool first = true;
-  for (absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (!first && column + 1 + word.size() > kColumns) {
-      absl::StrAppend(to, "\n", std::string(indent, ' '));
-      column = indent;
-      first = true;
-    }
-    absl::StrAppend(to, first ? "" : " ", word);
-    column += (first ? 0 : 1) + word.size();
-    first = false;
-  }
-  to->push_back('\n');
-}
 
 // "  TERM      what it is"; a term that is too long has a line of its own.
 void AppendRow(std::string* to, const std::string& term,
@@ -40,7 +22,7 @@ void AppendRow(std::string* to, const std::string& term,
   }
   line.resize(kTextAt, ' ');
   to->append(line);
-  AppendWrapped(to, text, kTextAt, kTextAt);
+  AppendWrapped(text, kTextAt, kTextAt, kColumns, to);
 }
 
 std::string TermOf(const OptionRow& option) {
@@ -69,7 +51,7 @@ std::string UsageOf(const Command& command) {
                     "\n");
   }
   text.push_back('\n');
-  AppendWrapped(&text, command.description, 0, 0);
+  AppendWrapped(command.description, 0, 0, kColumns, &text);
   if (!command.verbs.empty()) text.push_back('\n');
   for (const VerbRow& verb : command.verbs) {
     AppendRow(&text, std::string(verb.name), verb.text);
@@ -79,8 +61,8 @@ std::string UsageOf(const Command& command) {
     AppendRow(&text, TermOf(option), option.text);
   }
   text.push_back('\n');
-  AppendWrapped(&text, absl::StrCat("Exit status: ", command.exit_status), 0,
-                0);
+  AppendWrapped(absl::StrCat("Exit status: ", command.exit_status), 0, 0,
+                kColumns, &text);
   return text;
 }
 

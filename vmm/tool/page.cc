@@ -14,6 +14,25 @@ constexpr std::size_t kMark = 9;
 
 }  // namespace
 
+void AppendWrapped(absl::string_view text, std::size_t column,
+                   std::size_t indent, std::size_t width, std::string* to) {
+  bool first = true;
+  for (absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (!first && column + 1 + word.size() > width) {
+      absl::StrAppend(to, "\n", std::string(indent, ' '));
+      column = indent;
+    } else if (!first) {
+      to->push_back(' ');
+      ++column;
+    }
+    absl::StrAppend(to, word);
+    column += word.size();
+    first = false;
+  }
+  while (!to->empty() && to->back() == ' ') to->pop_back();
+  to->push_back('\n');
+}
+
 void Page::Heading(absl::string_view text) {
   absl::StrAppend(&out_, Paint(Masked(text), Ink::kStrong), "\n");
 }
@@ -63,24 +82,7 @@ void Page::Start(std::size_t indent, absl::string_view label, std::size_t width,
 }
 
 void Page::Wrap(absl::string_view text, std::size_t indent) {
-  const std::string printable = Masked(text);
-  std::size_t column = indent;
-  bool first = true;
-  for (absl::string_view word : absl::StrSplit(printable, ' ')) {
-    if (!first && column + 1 + word.size() > kWidth) {
-      out_.push_back('\n');
-      out_.append(indent, ' ');
-      column = indent;
-    } else if (!first) {
-      out_.push_back(' ');
-      ++column;
-    }
-    absl::StrAppend(&out_, word);
-    column += word.size();
-    first = false;
-  }
-  while (!out_.empty() && out_.back() == ' ') out_.pop_back();
-  out_.push_back('\n');
+  AppendWrapped(Masked(text), indent, indent, kWidth, &out_);
 }
 
 }  // namespace vmm::tool

@@ -12,6 +12,12 @@
 
 namespace vmm::tool {
 
+// Appends `text`, broken at spaces so that no line passes `width` columns, and a
+// line's end, without spaces before that. The last line of `*to` holds `column`
+// columns; further ones begin with `indent` spaces.
+void AppendWrapped(absl::string_view text, std::size_t column,
+                   std::size_t indent, std::size_t width, std::string* to);
+
 enum class Ink { kPlain, kGood, kBad, kWarn, kStrong };
 
 // Lines of at most 96 columns, but for words that are longer. Control
