@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -22,6 +23,10 @@ struct OptionRow {
   // Words of which the value is one, with spaces between them.
   absl::string_view choices = {};
   bool repeats = false;  // It may be given more than once.
+  // Whether `value` is given as it is written.
+  bool takes_word() const {
+    return !value.empty() && absl::ascii_islower(value[0]);
+  }
 };
 
 // A word after the command's name that says what to do.

@@ -1,7 +1,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -38,7 +37,7 @@ std::vector<Completed> Merged(absl::Span<const OptionRow> rows) {
           {row.name, row.value, Brief(row.text), "", false, false, false});
     }
     Completed& one = all.back();
-    const bool word = !row.value.empty() && absl::ascii_islower(row.value[0]);
+    const bool word = row.takes_word();
     const absl::string_view more = word ? row.value : row.choices;
     if (!more.empty()) {
       absl::StrAppend(&one.words, one.words.empty() ? "" : " ", more);

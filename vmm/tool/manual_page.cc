@@ -44,8 +44,8 @@ std::string OptionRows(absl::Span<const OptionRow> options) {
   for (const OptionRow& option : options) {
     std::string term = absl::StrCat("\\fB\\-\\-", Escaped(option.name));
     if (!option.value.empty()) {
-      const bool word = absl::ascii_islower(option.value[0]);
-      absl::StrAppend(&term, "=", word ? "" : "\\fI", Escaped(option.value));
+      absl::StrAppend(&term, "=", option.takes_word() ? "" : "\\fI",
+                      Escaped(option.value));
     }
     absl::StrAppend(&text, Row(absl::StrCat(term, "\\fR"), option.text));
   }
