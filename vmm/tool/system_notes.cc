@@ -10,6 +10,45 @@ namespace vmm::tool {
 
 using fabric::Finding;
 
+namespace {
+
+// See Report::NoteAgainst().
+void AddNotesThatNoPeerIsReached(const LimitsReport& limits,
+                                 std::vector<Finding>* notes) {
+  if (!limits.socket_folder.ok()) {
+    notes->push_back(
+        {"socket-folder",
+         absl::StrCat("no socket can be made where peers look for it: ",
+                      limits.socket_folder.status().message()),
+         "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
+         "common (docs/containers.md). Who only opens may have it "
+         "read-only."});
+  }
+  if (limits.user_is_unknown) {
+    const std::string user = platform::CurrentUser().text();
+    notes->push_back(
+        {"unknown-user",
+         absl::StrCat("this process is user ", user,
+                      ", which stands for every user that this user namespace "
+                      "does not map: no peer in it accepts this process"),
+         absl::StrCat("Run the container as another user than ", user, ".")});
+  }
+  if (!limits.boot_id.ok()) {
+    // Other calls can fail too, of which /proc is not the cause.
+    const bool is_file = absl::StrContains(limits.boot_id.message(), "boot_id");
+    notes->push_back(
+        {"no-boot-id",
+         absl::StrCat("peers cannot tell that they are on one machine: ",
+                      limits.boot_id.message()),
+         is_file ? "Mount /proc, and take /proc/sys/kernel/random/boot_id out "
+                   "of the container's masked paths."
+                 : "Have the system allow the call that is named: every ticket "
+                   "that is made or opened needs its answer."});
+  }
+}
+
+}  // namespace
+
 void AddNoteOnDriver(const Report& report, std::vector<Finding>* notes) {
   const absl::StatusOr<bool>& node = report.limits.control_node;
   if (report.driver.ok() || !node.ok()) return;
@@ -72,36 +111,7 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
          "seccomp profile."});
   }
-  if (!limits.socket_folder.ok()) {
-    notes->push_back(
-        {"socket-folder",
-         absl::StrCat("no socket can be made where peers look for it: ",
-                      limits.socket_folder.status().message()),
-         "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
-         "common (docs/containers.md). Who only opens may have it "
-         "read-only."});
-  }
-  if (limits.user_is_unknown) {
-    const std::string user = platform::CurrentUser().text();
-    notes->push_back(
-        {"unknown-user",
-         absl::StrCat("this process is user ", user,
-                      ", which stands for every user that this user namespace "
-                      "does not map: no peer in it accepts this process"),
-         absl::StrCat("Run the container as another user than ", user, ".")});
-  }
-  if (!limits.boot_id.ok()) {
-    // Other calls can fail too, of which /proc is not the cause.
-    const bool is_file = absl::StrContains(limits.boot_id.message(), "boot_id");
-    notes->push_back(
-        {"no-boot-id",
-         absl::StrCat("peers cannot tell that they are on one machine: ",
-                      limits.boot_id.message()),
-         is_file ? "Mount /proc, and take /proc/sys/kernel/random/boot_id out "
-                   "of the container's masked paths."
-                 : "Have the system allow the call that is named: every ticket "
-                   "that is made or opened needs its answer."});
-  }
+  AddNotesThatNoPeerIsReached(limits, notes);
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(
         {"host-memory",
