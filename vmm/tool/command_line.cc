@@ -20,8 +20,8 @@ absl::StatusOr<HandleKind> KindOf(absl::string_view text) {
       absl::StrCat("--require=", text, ": expected fd, nt or fabric"));
 }
 
-absl::Status Unknown(absl::string_view name,
-                     absl::Span<const OptionRow> known) {
+absl::Status UnknownOption(absl::string_view name,
+                           absl::Span<const OptionRow> known) {
   std::string expected;
   for (const OptionRow& one : known) {
     if (&one != &known.front() && (&one)[-1].name == one.name) continue;
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
     const auto found =
         std::find_if(known.begin(), known.end(),
                      [name](const OptionRow& one) { return one.name == name; });
-    if (found == known.end()) return Unknown(name, known);
+    if (found == known.end()) return UnknownOption(name, known);
     const bool takes_value = !found->value.empty();
     if (!takes_value && value.has_value()) {
       return absl::InvalidArgumentError(

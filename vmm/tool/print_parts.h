@@ -34,6 +34,9 @@ inline std::string Size(std::uint64_t bytes) {
 // `report.devices[index]`, all that is known of it.
 void PrintDevice(const Report& report, std::size_t index, Page* page);
 
+// Limits and surroundings.
+void PrintLimits(const Report& report, Page* page);
+
 }  // namespace vmm::tool
 
 #endif  // VMMSHARE_VMM_TOOL_PRINT_PARTS_H_
