@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/nvml.h"
 #include "vmm/tool/job.h"
-#include "vmm/tool/json.h"
+#include "vmm/tool/print_json_parts.h"
 
 namespace vmm::tool {
 namespace {
@@ -17,21 +17,8 @@ using fabric::JobMatrix;
 using fabric::JobOffer;
 using fabric::JobTry;
 
-Json FindingJson(const fabric::Refusal& refusal) {
-  if (refusal.empty()) return Json();
-  Json object = Json::object();
-  object["id"] = refusal.finding.id;
-  object["text"] = refusal.finding.text;
-  object["remedy"] = refusal.finding.remedy;
-  return object;
-}
-
-Json StatusJson(const absl::Status& status) {
-  if (status.ok()) return Json();
-  Json object = Json::object();
-  object["code"] = absl::StatusCodeToString(status.code());
-  object["message"] = status.message();
-  return object;
+Json ReasonJson(const fabric::Refusal& refusal) {
+  return refusal.empty() ? Json() : FindingJson(refusal.finding);
 }
 
 Json RankJson(const JobMatrix& matrix, int rank) {
@@ -50,13 +37,13 @@ Json RankJson(const JobMatrix& matrix, int rank) {
   object["cluster"] =
       domain.has_value() ? Json(fabric::UuidText(domain->cluster)) : Json();
   object["clique"] = domain.has_value() ? Json(domain->clique) : Json();
-  object["trouble"] = FindingJson(card->trouble);
+  object["trouble"] = ReasonJson(card->trouble);
   Json kinds = Json::array();
   for (const JobOffer& offer : card->offers) {
     Json kind = Json::object();
     kind["kind"] = fabric::KindName(offer.kind);
     kind["offered"] = offer.usable();
-    kind["reason"] = FindingJson(offer.refusal);
+    kind["reason"] = ReasonJson(offer.refusal);
     kinds.push_back(std::move(kind));
   }
   object["kinds"] = std::move(kinds);
@@ -78,7 +65,7 @@ Json PairJson(const JobMatrix& matrix, int importer, int owner) {
       Json tried = Json::object();
       tried["kind"] = fabric::KindName(one.kind);
       tried["usable"] = one.ok();
-      tried["reason"] = FindingJson(one.refusal);
+      tried["reason"] = ReasonJson(one.refusal);
       list.push_back(std::move(tried));
     }
   }

@@ -1,55 +1,12 @@
-#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "vmm/tool/json.h"
 #include "vmm/tool/print.h"
+#include "vmm/tool/print_json_parts.h"
 
 namespace vmm::tool {
 namespace {
-
-using fabric::Finding;
-
-// Null for OK.
-Json ErrorJson(const absl::Status& status) {
-  if (status.ok()) return Json();
-  Json error = Json::object();
-  error["code"] = absl::StatusCodeToString(status.code());
-  error["message"] = status.message();
-  const std::optional<CUresult> result = platform::ResultOf(status);
-  error["cuda_result"] =
-      result.has_value() ? Json(static_cast<int>(*result)) : Json();
-  return error;
-}
-
-template <typename T>
-Json ValueJson(const T& value) {
-  return Json(value);
-}
-template <typename T>
-Json ValueJson(const std::optional<T>& value) {
-  return value.has_value() ? ValueJson(*value) : Json();
-}
-
-// What is not known is null, whatever the reason.
-template <typename T>
-Json ValueJson(const absl::StatusOr<T>& value) {
-  return value.ok() ? ValueJson(*value) : Json();
-}
-
-Json FindingsJson(const std::vector<Finding>& findings) {
-  Json array = Json::array();
-  for (const Finding& finding : findings) {
-    Json object = Json::object();
-    object["id"] = finding.id;
-    object["text"] = finding.text;
-    object["remedy"] = finding.remedy;
-    array.push_back(std::move(object));
-  }
-  return array;
-}
 
 Json DriverJson(const absl::StatusOr<platform::Driver>& driver) {
   Json object = Json::object();
@@ -66,93 +23,6 @@ Json NvmlJson(const fabric::Topology& topology) {
   object["error"] = ErrorJson(topology.nvml.status());
   object["driver_version"] = ValueJson(topology.driver_version);
   object["confidential_computing"] = ValueJson(topology.confidential_computing);
-  return object;
-}
-
-Json FabricJson(const absl::StatusOr<fabric::FabricInfo>& info) {
-  Json object = Json::object();
-  object["error"] = ErrorJson(info.status());
-  if (!info.ok()) return object;
-  // What NVML alone knows is null where the driver was asked instead.
-  const bool of_nvml = !info->of_driver;
-  object["source"] = of_nvml ? "nvml" : "driver";
-  object["state"] = of_nvml ? Json(fabric::NameOf(info->state)) : Json();
-  object["status"] = of_nvml ? Json(info->status) : Json();
-  object["status_text"] = of_nvml ? Json(info->status_text) : Json();
-  object["cluster"] = fabric::UuidText(info->cluster);
-  object["clique"] = info->clique;
-  object["health_mask"] = of_nvml ? Json(info->health) : Json();
-  return object;
-}
-
-Json KindJson(const KindReport& report) {
-  Json object = Json::object();
-  object["kind"] = FlagOf(report.kind);
-  object["name"] = NameOf(report.kind);
-  object["attribute"] = ValueJson(report.attribute);
-  object["tried"] = report.offered;
-  object["touched"] = report.touched;
-  object["usable"] = report.usable();
-  object["error"] = report.offered ? ErrorJson(report.tried) : Json();
-  object["reasons"] = FindingsJson(report.reasons);
-  return object;
-}
-
-Json RdmaJson(const RdmaReport& report) {
-  Json object = Json::object();
-  object["id"] = report.id;
-  object["attribute"] = ValueJson(report.attribute);
-  object["tried"] = report.asked;
-  // Of what was not tried nobody knows.
-  object["usable"] = report.asked ? Json(report.usable()) : Json();
-  object["error"] = ErrorJson(report.tried);
-  object["reasons"] = FindingsJson(report.reasons);
-  return object;
-}
-
-// Of what was not tried nobody knows.
-Json LegacyJson(const std::optional<absl::Status>& tried) {
-  Json object = Json::object();
-  object["tried"] = tried.has_value();
-  object["exported"] = tried.has_value() ? Json(tried->ok()) : Json();
-  object["error"] = ErrorJson(tried.value_or(absl::OkStatus()));
-  return object;
-}
-
-// CUDA's names; null for one that it did not have.
-Json ComputeModeJson(const absl::StatusOr<int>& mode) {
-  if (!mode.ok()) return Json();
-  switch (*mode) {
-    case CU_COMPUTEMODE_DEFAULT:
-      return Json("default");
-    case CU_COMPUTEMODE_PROHIBITED:
-      return Json("prohibited");
-    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
-      return Json("exclusive-process");
-    default:
-      return Json();
-  }
-}
-
-Json DeviceJson(const DeviceReport& report, const fabric::GpuTopology& gpu) {
-  Json object = Json::object();
-  object["ordinal"] = report.device.ordinal();
-  object["name"] = report.device.name();
-  object["uuid"] = report.device.uuid().ToString();
-  object["memory_bytes"] = ValueJson(report.memory);
-  object["mps_client"] = ValueJson(report.mps_client);
-  Json kinds = Json::array();
-  for (const KindReport& kind : report.kinds) kinds.push_back(KindJson(kind));
-  object["kinds"] = std::move(kinds);
-  Json rdma = Json::array();
-  for (const RdmaReport& way : report.rdma) rdma.push_back(RdmaJson(way));
-  object["rdma"] = std::move(rdma);
-  object["legacy_ipc"] = LegacyJson(report.legacy);
-  object["compute_mode"] = ComputeModeJson(report.compute_mode);
-  object["fabric"] = FabricJson(gpu.fabric);
-  object["mig_instance"] =
-      gpu.gpu.ok() ? Json(gpu.gpu->is_mig_instance) : Json();
-  object["mig_mode"] = ValueJson(gpu.in_mig_mode);
   return object;
 }
 
