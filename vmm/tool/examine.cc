@@ -101,34 +101,37 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
                            const fabric::Topology& topology,
                            const fabric::GpuTopology& gpu,
                            const LimitsReport& limits) {
-  DeviceReport report{device, AskMemory(device), false, 0, {}, {}, {}};
+  const absl::StatusOr<std::uint64_t> memory = AskMemory(device);
   const absl::StatusOr<std::optional<PrimaryContext>> context =
       ContextFor(device, touch);
+  std::optional<absl::Status> legacy;
   if (touch && context.ok()) {
-    report.legacy = TryKind(device, HandleKind::kLegacyIpc);
+    legacy = TryKind(device, HandleKind::kLegacyIpc);
   }
   // It takes a context, and may not have been tried.
   const bool may_be_legacy =
-      context.ok() && (!report.legacy.has_value() || report.legacy->ok());
+      context.ok() && (!legacy.has_value() || legacy->ok());
+  std::vector<KindReport> kinds;
   for (HandleKind kind : kKinds) {
-    KindReport tried{kind,
-                     FindExporter(kind).ok(),
-                     AskAttribute(device, AttributeOf(kind)),
-                     context.status(),
-                     false,
-                     {}};
+    KindReport tried{.kind = kind,
+                     .offered = FindExporter(kind).ok(),
+                     .attribute = AskAttribute(device, AttributeOf(kind)),
+                     .tried = context.status()};
     if (tried.offered && context.ok()) {
       tried.tried = TryKind(device, kind);
       tried.touched = touch;
     }
     tried.reasons =
         Reasons(tried, context.status(), topology, gpu, may_be_legacy);
-    report.kinds.push_back(std::move(tried));
+    kinds.push_back(std::move(tried));
   }
-  report.mps_client = AskAttribute(device, kMpsEnabled);
-  report.compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
-  report.rdma = ExamineRdma(device, touch, context.status(), limits.modules);
-  return report;
+  return {.device = device,
+          .memory = memory,
+          .mps_client = AskAttribute(device, kMpsEnabled),
+          .compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),
+          .kinds = std::move(kinds),
+          .rdma = ExamineRdma(device, touch, context.status(), limits.modules),
+          .legacy = std::move(legacy)};
 }
 
 absl::StatusOr<int> AskPair(const Device& a, const Device& b,
@@ -225,15 +228,12 @@ Report Examine(const DoctorOptions& options) {
     return fabric::FabricOfDriver(devices[i].driver(),
                                   devices[i].cuda_device());
   };
-  Report report{std::move(choice.driver),
-                {},
-                std::move(listed),
-                {},
-                fabric::ReadTopology(std::move(choice.nvml), uuids,
-                                     options.root, by_driver),
-                ExamineLimits(options.root),
-                {},
-                options.required};
+  Report report{.driver = std::move(choice.driver),
+                .devices_status = std::move(listed),
+                .topology = fabric::ReadTopology(std::move(choice.nvml), uuids,
+                                                 options.root, by_driver),
+                .limits = ExamineLimits(options.root),
+                .required = options.required};
   for (std::size_t i = 0; i < devices.size(); ++i) {
     report.devices.push_back(
         ExamineDevice(devices[i], options.touch, report.topology,

@@ -32,7 +32,7 @@ struct KindReport {
   absl::Status tried;
   bool touched = false;
   // Why the try failed; empty when it did not.
-  std::vector<fabric::Finding> reasons;
+  std::vector<fabric::Finding> reasons = {};
 
   bool usable() const { return offered && tried.ok(); }
 };
@@ -66,13 +66,13 @@ struct PairReport {
 
 struct Report {
   absl::StatusOr<platform::Driver> driver;
-  std::vector<DeviceReport> devices;
+  std::vector<DeviceReport> devices = {};
   absl::Status devices_status;  // Why `devices` could not be listed.
-  std::vector<PairReport> pairs;
+  std::vector<PairReport> pairs = {};
   fabric::Topology topology;  // Its GPUs in the order of `devices`.
   LimitsReport limits;
   // Not of one device, and no reason of a failure.
-  std::vector<fabric::Finding> notes;
+  std::vector<fabric::Finding> notes = {};
   std::optional<HandleKind> required;
 
   // The ordinals of the devices on which `kind` does not work.

@@ -33,21 +33,22 @@ std::string LimitText(std::uint64_t limit) {
 
 LimitsReport ExamineLimits(const std::string& root) {
   LimitsReport limits{
-      platform::GetDescriptorLimits(),
-      platform::SharedMemorySpace(root),
-      platform::ContainerMark(root),
-      platform::IsWsl2(root),
-      platform::PtraceScope(root),
-      platform::HasNvidiaControlNode(root),
-      platform::LookForMps(root),
-      platform::LookForNvidiaModules(root),
-      platform::Process::Open(platform::CurrentProcessId()).status(),
-      ExamineSocketFolder(),
-      platform::ThisMachine().status(),
-      Variable("CUDA_VISIBLE_DEVICES"),
-      Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-      Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-      platform::CurrentUserIsUnknown()};
+      .descriptors = platform::GetDescriptorLimits(),
+      .shared_memory = platform::SharedMemorySpace(root),
+      .container = platform::ContainerMark(root),
+      .wsl2 = platform::IsWsl2(root),
+      .ptrace_scope = platform::PtraceScope(root),
+      .control_node = platform::HasNvidiaControlNode(root),
+      .mps = platform::LookForMps(root),
+      .modules = platform::LookForNvidiaModules(root),
+      .process_reference =
+          platform::Process::Open(platform::CurrentProcessId()).status(),
+      .socket_folder = ExamineSocketFolder(),
+      .boot_id = platform::ThisMachine().status(),
+      .visible_devices = Variable("CUDA_VISIBLE_DEVICES"),
+      .mps_threads = Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+      .mps_memory = Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+      .user_is_unknown = platform::CurrentUserIsUnknown()};
   const absl::StatusOr<bool> gpu_node = platform::HasWsl2GpuNode(root);
   limits.wsl2_has_no_gpu =
       limits.wsl2.ok() && *limits.wsl2 && gpu_node.ok() && !*gpu_node;
