@@ -111,15 +111,7 @@ class SymmetricMemory::Builder {
       how.at = Placement{memory_.range_, rank * memory_.stride_};
     }
     std::vector<fabric::JobTry> tries;
-    for (HandleKind kind : options_.sharing.kinds()) {
-      const CUmemAllocationHandleType cuda_kind = CudaKind(kind);
-      const auto is_of_kind = [&](const fabric::JobTry& one) {
-        return one.kind == cuda_kind;
-      };
-      // Cards speak of each once, and of none that a job's memory never has.
-      if (!IsVmm(kind) || std::any_of(tries.begin(), tries.end(), is_of_kind)) {
-        continue;
-      }
+    for (HandleKind kind : JobKinds(options_.sharing)) {
       Refusal refusal = RefusedByCards(mine_, owner, kind);
       if (refusal.empty()) {
         const bool had_time = !deadline_.Passed();
@@ -136,7 +128,7 @@ class SymmetricMemory::Builder {
         }
         refusal = Explain(imported.status(), mine_, owner, kind, had_time);
       }
-      tries.push_back({cuda_kind, std::move(refusal)});
+      tries.push_back({CudaKind(kind), std::move(refusal)});
     }
     if (tries.empty()) {
       return {absl::StatusCode::kInvalidArgument,

@@ -4,16 +4,14 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/algorithm/container.h"
 #include "fabric/diagnosis.h"
 #include "fabric/driver_fabric.h"
 #include "fabric/nvml.h"
 #include "fabric/topology.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
-#include "platform/os/os_handle.h"
 #include "vmm/job/internal/seen_topology.h"
-#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/transfer.h"
 
 namespace vmm::job {
@@ -78,18 +76,35 @@ Refusal WhyNotHere(const Device& device, HandleKind kind,
                 "`vmmshare doctor` on that host says more.");
 }
 
-// The ticket of `memory` as `kind`, for the card. REQUIRES: `endpoint` unless it is
-// a fabric handle's.
-absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
-                                    Endpoint* endpoint,
-                                    std::optional<Share>& publication) {
-  if (kind == HandleKind::kFabric) {
-    ASSIGN_OR_RETURN(const std::vector<std::uint8_t> bytes,
-                     ExportFabricTicket(memory.shareable()));
-    return std::string(bytes.begin(), bytes.end());
+// Has the card say who this rank is. Returns why it can offer nothing, if so.
+Refusal Introduce(const absl::StatusOr<Device>& device, JobCard& card) {
+  const absl::StatusOr<const platform::Machine*> machine =
+      platform::ThisMachine();
+  if (!machine.ok()) {
+    return Refuse(machine.status(), "no-boot-id",
+                  "Give the container its own /proc.");
   }
-  ASSIGN_OR_RETURN(publication, endpoint->Publish(memory.shareable()));
-  return publication->ticket();
+  card.host_name = (*machine)->host_name;
+  card.boot_id = (*machine)->boot_id;
+  if (!device.ok()) {
+    return Refuse(device.status(), "no-device",
+                  "`vmmshare doctor` on that host says what is missing.");
+  }
+  card.host_memory_driver = device->driver().is_host_memory();
+  card.device = device->uuid().bytes;
+  card.device_name = device->name();
+  return {};
+}
+
+absl::StatusOr<Allocation> MakeMemory(const Device& device, std::uint64_t size,
+                                      const SharePolicy& sharing) {
+  ASSIGN_OR_RETURN(
+      Allocation memory,
+      Allocation::Create(device, {.size = size, .sharing = sharing}));
+  if (memory.disclosed().size == 0) return memory;
+  return absl::UnimplementedError(
+      "memory over legacy IPC has an address of its own, and a job's does "
+      "not");
 }
 
 }  // namespace
@@ -105,6 +120,16 @@ SharePolicy JobSharing() {
       {SharePolicy::Native().kinds().front(), HandleKind::kFabric});
 }
 
+std::vector<HandleKind> JobKinds(const SharePolicy& sharing) {
+  std::vector<HandleKind> kinds;
+  for (HandleKind kind : sharing.kinds()) {
+    if (IsVmm(kind) && !absl::c_linear_search(kinds, kind)) {
+      kinds.push_back(kind);
+    }
+  }
+  return kinds;
+}
+
 Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
                   const SharePolicy& sharing, const fabric::Exchange& exchange,
                   const JobOptions& options) {
@@ -112,39 +137,15 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   JobCard& card = offer.card_;
   card.rank = static_cast<std::uint32_t>(exchange.rank());
   card.ranks = static_cast<std::uint32_t>(exchange.size());
-  const absl::StatusOr<const platform::Machine*> machine =
-      platform::ThisMachine();
-  if (!machine.ok()) {
-    card.trouble = Refuse(machine.status(), "no-boot-id",
-                          "Give the container its own /proc.");
-    return offer;
-  }
-  card.host_name = (*machine)->host_name;
-  card.boot_id = (*machine)->boot_id;
-  if (!device.ok()) {
-    card.trouble =
-        Refuse(device.status(), "no-device",
-               "`vmmshare doctor` on that host says what is missing.");
-    return offer;
-  }
-  card.host_memory_driver = device->driver().is_host_memory();
-  card.device = device->uuid().bytes;
-  card.device_name = device->name();
-  const std::shared_ptr<const fabric::Topology> topology_of =
+  card.trouble = Introduce(device, card);
+  if (!card.trouble.empty()) return offer;
+  const std::shared_ptr<const fabric::Topology> topology =
       TopologyOf(*device, options);
-  const fabric::Topology& topology = *topology_of;
-  if (const auto& info = topology.gpus.front().fabric;
+  if (const auto& info = topology->gpus.front().fabric;
       info.ok() && info->joined()) {
     card.domain = JobCard::Domain{info->cluster, info->clique};
   }
-
-  absl::StatusOr<Allocation> memory =
-      Allocation::Create(*device, {.size = size, .sharing = sharing});
-  if (memory.ok() && memory->disclosed().size != 0) {
-    memory = absl::UnimplementedError(
-        "memory over legacy IPC has an address of its own, and a job's does "
-        "not");
-  }
+  absl::StatusOr<Allocation> memory = MakeMemory(*device, size, sharing);
   if (!memory.ok()) {
     card.trouble = Refuse(memory.status(), "no-memory",
                           "`vmmshare doctor` on that host says what can be "
@@ -155,41 +156,48 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   card.requested_size = memory->requested_size();
   card.mapped_size = memory->size();
   offer.memory_ = *std::move(memory);
-  for (HandleKind kind : sharing.kinds()) {
-    // A card speaks of each once, and of none that a job's memory never has.
-    if (!IsVmm(kind) || card.Find(CudaKind(kind)) != nullptr) continue;
-    absl::StatusOr<std::string> ticket = absl::InternalError("");
-    if (offer.memory_->kinds().Has(kind)) {
-      if (kind != HandleKind::kFabric) {
-        absl::StatusOr<std::unique_ptr<Endpoint>> started =
-            Endpoint::Start({.listener = options.listener,
-                             .peers = options.peers,
-                             .max_sessions = kMaxSessions});
-        if (!started.ok()) {
-          card.offers.push_back(
-              {CudaKind(kind), "",
-               Refuse(started.status(), "no-socket",
-                      "Give the rank a folder for its socket: "
-                      "docs/containers.md.")});
-          continue;
-        }
-        offer.endpoint_ = *std::move(started);
-      }
-      ticket = Publish(*offer.memory_, kind, offer.endpoint_.get(),
-                       offer.publication_);
-    }
-    for (const PassedOver& passed : offer.memory_->passed_over()) {
-      if (passed.kind == kind) ticket = passed.reason;
-    }
-    if (ticket.ok()) {
-      card.offers.push_back({CudaKind(kind), *std::move(ticket), {}});
-    } else {
-      card.offers.push_back(
-          {CudaKind(kind), "",
-           WhyNotHere(*device, kind, ticket.status(), topology, options.root)});
-    }
+  for (HandleKind kind : JobKinds(sharing)) {
+    card.offers.push_back(offer.As(kind, *device, *topology, options));
   }
   return offer;
+}
+
+fabric::JobOffer Offer::As(HandleKind kind, const Device& device,
+                           const fabric::Topology& topology,
+                           const JobOptions& options) {
+  absl::StatusOr<std::string> ticket = absl::InternalError("");
+  if (memory_->kinds().Has(kind)) {
+    if (kind != HandleKind::kFabric) {
+      absl::StatusOr<std::unique_ptr<Endpoint>> started =
+          Endpoint::Start({.listener = options.listener,
+                           .peers = options.peers,
+                           .max_sessions = kMaxSessions});
+      if (!started.ok()) {
+        return {CudaKind(kind), "",
+                Refuse(started.status(), "no-socket",
+                       "Give the rank a folder for its socket: "
+                       "docs/containers.md.")};
+      }
+      endpoint_ = *std::move(started);
+    }
+    ticket = Publish(kind);
+  }
+  for (const PassedOver& passed : memory_->passed_over()) {
+    if (passed.kind == kind) ticket = passed.reason;
+  }
+  if (ticket.ok()) return {CudaKind(kind), *std::move(ticket), {}};
+  return {CudaKind(kind), "",
+          WhyNotHere(device, kind, ticket.status(), topology, options.root)};
+}
+
+absl::StatusOr<std::string> Offer::Publish(HandleKind kind) {
+  if (kind == HandleKind::kFabric) {
+    ASSIGN_OR_RETURN(const std::vector<std::uint8_t> bytes,
+                     ExportFabricTicket(memory_->shareable()));
+    return std::string(bytes.begin(), bytes.end());
+  }
+  ASSIGN_OR_RETURN(publication_, endpoint_->Publish(memory_->shareable()));
+  return publication_->ticket();
 }
 
 }  // namespace vmm::job

@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "fabric/exchange.h"
 #include "fabric/job_card.h"
+#include "fabric/topology.h"
 #include "platform/os/deadline.h"
 #include "vmm/job/handshake.h"
 #include "vmm/memory/allocation.h"
@@ -28,6 +31,10 @@ namespace vmm::job {
 inline CUmemAllocationHandleType CudaKind(HandleKind kind) {
   return static_cast<CUmemAllocationHandleType>(kind);
 }
+
+// As what memory of a job can be shared by `sharing`, each once: cards speak of no
+// others.
+std::vector<HandleKind> JobKinds(const SharePolicy& sharing);
 
 // What a card or a verdict says of what failed with `status`.
 fabric::Refusal Refuse(const absl::Status& status, absl::string_view id,
@@ -51,6 +58,13 @@ class Offer {
   Allocation TakeMemory() && { return *std::move(memory_); }
 
  private:
+  // For the card: the memory as `kind`, published, or why it cannot be.
+  fabric::JobOffer As(HandleKind kind, const Device& device,
+                      const fabric::Topology& topology,
+                      const JobOptions& options);
+  // Its ticket. REQUIRES: endpoint_, unless it is a fabric handle's.
+  absl::StatusOr<std::string> Publish(HandleKind kind);
+
   // Unpublished before the memory goes.
   std::optional<Allocation> memory_;
   std::unique_ptr<Endpoint> endpoint_;
