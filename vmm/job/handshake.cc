@@ -83,8 +83,35 @@ class Self {
 
   const JobCard& card() const { return offer_.card(); }
 
+  // What it finds with every other rank.
+  JobRow TryEach(const std::vector<JobCard>& cards, Deadline deadline) {
+    const std::size_t ranks = cards.size();
+    std::vector<std::vector<JobTry>> found(ranks);
+    // Each begins with its right neighbour, so that not all go to one at once.
+    // One that hangs gets its share of the time, not that of the others.
+    for (std::size_t step = 1; step < ranks; ++step) {
+      const std::size_t owner = (card().rank + step) % ranks;
+      const Deadline by =
+          Deadline::In(deadline.Left() / static_cast<double>(ranks - step));
+      found[owner] = TryKinds(cards[owner], by);
+    }
+    JobRow row(card().rank);
+    for (std::vector<JobTry>& tries : found) row.Append(std::move(tries));
+    return row;
+  }
+
+ private:
+  absl::Status Prepare() {
+    ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
+    ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
+    Nonce nonce{};
+    RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(nonce)));
+    offer_.card().nonce = nonce;
+    return Write(device_->driver(), offer_.memory()->address(), nonce);
+  }
+
   // Tries every kind with `owner` until one works.
-  std::vector<JobTry> TryAll(const JobCard& owner, Deadline deadline) {
+  std::vector<JobTry> TryKinds(const JobCard& owner, Deadline deadline) {
     std::vector<JobTry> tries;
     const SharePolicy sharing = JobSharing();
     for (HandleKind kind : sharing.kinds()) {
@@ -100,16 +127,6 @@ class Self {
       if (one.ok() && !options_.try_all_kinds) break;
     }
     return tries;
-  }
-
- private:
-  absl::Status Prepare() {
-    ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
-    ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
-    Nonce nonce{};
-    RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(nonce)));
-    offer_.card().nonce = nonce;
-    return Write(device_->driver(), offer_.memory()->address(), nonce);
   }
 
   absl::Status Try(const JobCard& owner, HandleKind kind, Deadline deadline) {
@@ -138,23 +155,40 @@ class Self {
   std::optional<CurrentContext> current_;
 };
 
-std::vector<absl::StatusOr<JobRow>> NoRows(std::size_t ranks,
-                                           const absl::Status& why) {
-  return std::vector<absl::StatusOr<JobRow>>(ranks, why);
-}
-
-// What is known of an incomplete round, by rank. `rank` and `ranks` of a card
-// are checked as in a complete one.
-template <typename T, typename Read>
+// What is known of an incomplete round, by rank, as each said it.
+template <typename T>
 std::vector<absl::StatusOr<T>> ReadEach(
-    const std::vector<absl::StatusOr<fabric::Bytes>>& records, Read read) {
+    const std::vector<absl::StatusOr<fabric::Bytes>>& records,
+    absl::StatusOr<T> (*decode)(absl::Span<const std::uint8_t> bytes)) {
   std::vector<absl::StatusOr<T>> all;
   all.reserve(records.size());
   for (const absl::StatusOr<fabric::Bytes>& record : records) {
-    all.push_back(record.ok() ? read(*record)
+    all.push_back(record.ok() ? decode(*record)
                               : absl::StatusOr<T>(record.status()));
   }
   return all;
+}
+
+// The rows of one, with `why` in place of those that a matrix cannot have.
+std::vector<absl::StatusOr<JobRow>> ReadEachRow(
+    const std::vector<absl::StatusOr<fabric::Bytes>>& records,
+    const absl::Status& why) {
+  std::vector<absl::StatusOr<JobRow>> rows =
+      ReadEach(records, &fabric::DecodeRow);
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    absl::StatusOr<JobRow>& row = rows[rank];
+    if (row.ok() && (row->rank() != rank || row->size() != rows.size())) {
+      row = why;
+    }
+  }
+  return rows;
+}
+
+HandshakeResult Result(std::vector<absl::StatusOr<JobCard>> cards,
+                       std::vector<absl::StatusOr<JobRow>> rows,
+                       const absl::Status& status) {
+  return {ReachMatrix(fabric::JobMatrix(std::move(cards), std::move(rows))),
+          status};
 }
 
 }  // namespace
@@ -186,7 +220,6 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           const HandshakeOptions& options, Deadline deadline) {
   const absl::Duration time = deadline.Left();
   const Deadline tries_by = Deadline::In(time * 0.8);
-  const auto ranks = static_cast<std::size_t>(exchange.size());
 
   std::optional<RelaxedCapture> relaxed;
   if (device.ok()) relaxed.emplace(device->driver());
@@ -194,52 +227,26 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
   fabric::Gathered gathered =
       fabric::Gather(exchange, "card", fabric::EncodeCard(self.card()),
                      Deadline::In(time / 2));
-  absl::StatusOr<std::vector<JobCard>> cards =
-      fabric::ReadCards(gathered.records);
-  if (!gathered.status.ok() || !cards.ok()) {
-    const absl::Status& why =
-        gathered.status.ok() ? cards.status() : gathered.status;
-    return {ReachMatrix(fabric::JobMatrix(
-                ReadEach<JobCard>(gathered.records, &fabric::DecodeCard),
-                NoRows(ranks, why))),
-            why};
+  const absl::StatusOr<std::vector<JobCard>> cards =
+      gathered.status.ok() ? fabric::ReadCards(gathered.records)
+                           : gathered.status;
+  if (!cards.ok()) {
+    return Result(ReadEach(gathered.records, &fabric::DecodeCard),
+                  std::vector<absl::StatusOr<JobRow>>(gathered.records.size(),
+                                                      cards.status()),
+                  cards.status());
   }
 
-  const std::size_t own = self.card().rank;
-  std::vector<std::vector<JobTry>> found(ranks);
-  // Each begins with its right neighbour, so that not all go to one at once.
-  // One that hangs gets its share of the time, not that of the others.
-  for (std::size_t step = 1; step < ranks; ++step) {
-    const std::size_t owner = (own + step) % ranks;
-    const Deadline by =
-        Deadline::In(tries_by.Left() / static_cast<double>(ranks - step));
-    found[owner] = self.TryAll((*cards)[owner], by);
-  }
-  JobRow row(self.card().rank);
-  for (std::vector<JobTry>& tries : found) row.Append(std::move(tries));
-
+  const JobRow row = self.TryEach(*cards, tries_by);
   gathered = fabric::Gather(exchange, "row", fabric::EncodeRow(row), deadline);
-  std::vector<absl::StatusOr<JobCard>> all_cards(cards->begin(), cards->end());
-  absl::StatusOr<std::vector<JobRow>> rows = fabric::ReadRows(gathered.records);
-  if (!gathered.status.ok() || !rows.ok()) {
-    const absl::Status& why =
-        gathered.status.ok() ? rows.status() : gathered.status;
-    std::vector<absl::StatusOr<JobRow>> known =
-        ReadEach<JobRow>(gathered.records, &fabric::DecodeRow);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (known[rank].ok() &&
-          (known[rank]->rank() != rank || known[rank]->size() != ranks)) {
-        known[rank] = why;
-      }
-    }
-    return {
-        ReachMatrix(fabric::JobMatrix(std::move(all_cards), std::move(known))),
-        why};
-  }
-  return {ReachMatrix(fabric::JobMatrix(
-              std::move(all_cards),
-              std::vector<absl::StatusOr<JobRow>>(rows->begin(), rows->end()))),
-          absl::OkStatus()};
+  const absl::StatusOr<std::vector<JobRow>> rows =
+      gathered.status.ok() ? fabric::ReadRows(gathered.records)
+                           : gathered.status;
+  return Result({cards->begin(), cards->end()},
+                rows.ok() ? std::vector<absl::StatusOr<JobRow>>(rows->begin(),
+                                                                rows->end())
+                          : ReadEachRow(gathered.records, rows.status()),
+                rows.status());
 }
 
 }  // namespace vmm::job
