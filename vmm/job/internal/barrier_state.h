@@ -156,7 +156,6 @@ class Barrier::State : public platform::Abandonable {
   const platform::Driver driver_;
   const std::uint64_t forks_;
   const platform::CancelEvent stop_;
-  std::atomic<bool> ending_ = false;
   std::unique_ptr<ImportedFencePool> imported_;  // Goes after the fences.
   std::vector<Fence> fences_;                    // One a rank.
   std::vector<std::unique_ptr<barrier::Link>> links_;
@@ -169,6 +168,7 @@ class Barrier::State : public platform::Abandonable {
   absl::Status unwatched_ ABSL_GUARDED_BY(mutex_);
   // Of each rank: why it will arrive at no further round.
   std::vector<absl::Status> gone_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;       // Watchers are to end.
   bool left_ ABSL_GUARDED_BY(mutex_) = false;         // Rank 0, but it watches.
   std::size_t watching_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads.
   platform::Mutex sending_;                           // Of what watchers send.
