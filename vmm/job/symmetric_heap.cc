@@ -1,3 +1,4 @@
+// SymmetricHeap: see symmetric.h.
 #include <algorithm>
 #include <optional>
 #include <string>

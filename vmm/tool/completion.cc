@@ -1,3 +1,4 @@
+// Completions of three shells: see commands.h.
 #include <string>
 #include <vector>
 

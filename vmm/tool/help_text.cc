@@ -1,3 +1,4 @@
+// What --help prints: see commands.h.
 #include <cstddef>
 #include <string>
 

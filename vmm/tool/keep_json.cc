@@ -1,3 +1,4 @@
+// What a keeper keeps, as JSON: see keep.h.
 #include "absl/time/time.h"
 #include "vmm/tool/json.h"
 #include "vmm/tool/keep.h"

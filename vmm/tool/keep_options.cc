@@ -1,3 +1,4 @@
+// The command line of `vmmshare keep`: see keep.h.
 #include <cstdint>
 
 #include "absl/strings/match.h"

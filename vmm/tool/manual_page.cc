@@ -1,3 +1,4 @@
+// Manual pages: see commands.h.
 #include <string>
 
 #include "absl/strings/ascii.h"

@@ -1,3 +1,4 @@
+// A device of a Report for people: see print_parts.h.
 #include <algorithm>
 #include <optional>
 #include <string>

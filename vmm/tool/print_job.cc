@@ -1,3 +1,4 @@
+// A JobReport for people: see job.h.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -1,3 +1,4 @@
+// A Report for programs: see print.h.
 #include <string>
 #include <utility>
 

@@ -1,3 +1,4 @@
+// A Report for people: see print.h.
 #include <optional>
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// How a barrier ends, and what rank 0 leaves behind: see barrier_state.h.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// What watches the other members of a barrier, on a thread each: see barrier_state.h.
 #include <algorithm>
 #include <string>
 

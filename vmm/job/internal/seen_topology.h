@@ -1,9 +1,9 @@
-#ifndef VMMSHARE_VMM_JOB_INTERNAL_SEEN_TOPOLOGY_H_
-#define VMMSHARE_VMM_JOB_INTERNAL_SEEN_TOPOLOGY_H_
-
 // What NVML and the system said of a device, kept for the rest of the process: to
 // load NVML and to let go of it takes longer than all else that symmetric memory
 // does (some 25 ms of 30, measured on two H100).
+#ifndef VMMSHARE_VMM_JOB_INTERNAL_SEEN_TOPOLOGY_H_
+#define VMMSHARE_VMM_JOB_INTERNAL_SEEN_TOPOLOGY_H_
+
 #include <functional>
 #include <map>
 #include <memory>
