@@ -151,7 +151,7 @@ absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
     answer.attached.taken_over = true;
     return Offer{Step::kAttach, std::move(answer)};
   }
-  if (entry.holder.session == client.session) {
+  if (entry.IsLockedBy(client.session)) {
     return absl::FailedPreconditionError(
         "this connection is its writer, and would wait for itself: seal it");
   }

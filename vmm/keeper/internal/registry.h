@@ -192,6 +192,9 @@ class Registry {
     std::shared_ptr<const Content> content;
     Saved saved;
     std::vector<Saved> replaced;  // See ReplacedBy().
+    bool IsLockedBy(std::uint64_t session) const {
+      return state == KeptState::kLocked && holder.session == session;
+    }
   };
 
   // What is kept no more and somebody still has, as who sends it does.

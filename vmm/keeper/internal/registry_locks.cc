@@ -41,16 +41,13 @@ absl::StatusOr<bool> Registry::Lock(const std::string& name,
   if (entry->state == KeptState::kWritable || TakesOver(*entry, client)) {
     GiveLock(*entry, client);
   }
-  return entry->holder.session == client.session;
+  return entry->IsLockedBy(client.session);
 }
 
 absl::Status Registry::CheckWriter(const Entry* entry, const Client& client,
                                    absl::string_view what) {
   if (entry == nullptr) return NotKept();
-  if (entry->state == KeptState::kLocked &&
-      entry->holder.session == client.session) {
-    return absl::OkStatus();
-  }
+  if (entry->IsLockedBy(client.session)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       what, " takes the writer lock, which this connection does not have: ",
       entry->state == KeptState::kSealed ? "it is sealed"
@@ -112,7 +109,7 @@ bool Registry::AbandonAll(std::uint64_t session) {
 bool Registry::EndSession(std::uint64_t session) {
   bool changed = AbandonAll(session);
   for (auto& [name, entry] : entries_) {
-    if (entry.state == KeptState::kLocked && entry.holder.session == session) {
+    if (entry.IsLockedBy(session)) {
       FreeLock(entry);
       changed = true;
     }
@@ -124,7 +121,7 @@ bool Registry::LeaveLocked(std::uint64_t session, const std::string& why) {
   AbandonAll(session);
   bool locks = false;
   for (auto& [name, entry] : entries_) {
-    if (entry.state == KeptState::kLocked && entry.holder.session == session) {
+    if (entry.IsLockedBy(session)) {
       entry.left = true;
       entry.why_left = why;
       locks = true;
@@ -135,9 +132,7 @@ bool Registry::LeaveLocked(std::uint64_t session, const std::string& why) {
 
 void Registry::PassLocks(std::uint64_t from, std::uint64_t to) {
   for (auto& [name, entry] : entries_) {
-    if (entry.state == KeptState::kLocked && entry.holder.session == from) {
-      entry.holder.session = to;
-    }
+    if (entry.IsLockedBy(from)) entry.holder.session = to;
   }
 }
 
