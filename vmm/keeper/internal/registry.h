@@ -179,8 +179,8 @@ class Registry {
     bool arriving = false;  // Reserved, and a put is under way.
     Client by;              // Who put it or has it reserved.
     Client holder;          // Of the lock, if kLocked.
-    bool left = false;      // By its connection: see LeaveLocked().
-    std::string why_left;   // The same.
+    // With kLocked: the connection has ended, and `why` of LeaveLocked().
+    std::optional<std::string> left;
     absl::Time since;
     std::uint64_t bytes = 0;    // That it counts for.
     std::uint64_t handles = 0;  // The same.

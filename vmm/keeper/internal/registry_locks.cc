@@ -14,20 +14,20 @@ bool IsSameProcess(const Client& a, const Client& b) {
 }
 
 bool Registry::TakesOver(const Entry& entry, const Client& client) {
-  return entry.state == KeptState::kLocked && entry.left &&
-         entry.why_left.empty() && IsSameProcess(entry.holder, client);
+  return entry.state == KeptState::kLocked && entry.left.has_value() &&
+         entry.left->empty() && IsSameProcess(entry.holder, client);
 }
 
 void Registry::GiveLock(Entry& entry, const Client& client) {
   entry.state = KeptState::kLocked;
   entry.holder = client;
-  entry.left = false;
+  entry.left.reset();
 }
 
 void Registry::FreeLock(Entry& entry) {
   entry.state = KeptState::kWritable;
   entry.holder = {};
-  entry.left = false;
+  entry.left.reset();
 }
 
 absl::StatusOr<bool> Registry::Lock(const std::string& name,
@@ -70,17 +70,18 @@ std::string Registry::DescribeBusy(const std::string& name) const {
   if (entry.content == nullptr) {
     return absl::StrCat(keeper::Describe(entry.by), ", which is creating it");
   }
-  if (entry.state == KeptState::kLocked) {
-    return absl::StrCat(
-        keeper::Describe(entry.holder),
-        !entry.left ? ", which has the writer lock"
-        : entry.why_left.empty()
-            ? ", which has the writer lock: its connection has ended, but the "
-              "process has not"
-            : ", which has ended with the writer lock, but ",
-        entry.left ? entry.why_left : "");
+  if (entry.state != KeptState::kLocked) return "nobody";
+  const std::string holder = keeper::Describe(entry.holder);
+  if (!entry.left.has_value()) {
+    return absl::StrCat(holder, ", which has the writer lock");
   }
-  return "nobody";
+  if (entry.left->empty()) {
+    return absl::StrCat(holder,
+                        ", which has the writer lock: its connection has "
+                        "ended, but the process has not");
+  }
+  return absl::StrCat(holder, ", which has ended with the writer lock, but ",
+                      *entry.left);
 }
 
 absl::StatusOr<Saved> Registry::CheckSeal(const std::string& name,
@@ -122,8 +123,7 @@ bool Registry::LeaveLocked(std::uint64_t session, const std::string& why) {
   bool locks = false;
   for (auto& [name, entry] : entries_) {
     if (entry.IsLockedBy(session)) {
-      entry.left = true;
-      entry.why_left = why;
+      entry.left = why;
       locks = true;
     }
   }
