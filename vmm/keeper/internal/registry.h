@@ -10,9 +10,9 @@
 //
 // CommitReplace leads from (none) or sealed to sealed in one step: whoever asks
 // has what was there before, or what is there now. Drop leads from every kept
-// state back to (none). EndSession abandons what its
-// session had reserved and unlocks what it had locked; LeaveLocked, after a
-// hang-up of a process that may still write, only the first.
+// state back to (none). EndSession abandons what its session had reserved and
+// unlocks what it had locked. LeaveLocked, after a hang-up of a process that may
+// still write, only abandons.
 //
 // Messages go to peers, so they name no memory: a peer knows what it asked for.
 #ifndef VMMSHARE_VMM_KEEPER_INTERNAL_REGISTRY_H_
@@ -84,24 +84,27 @@ class Registry {
   absl::Status CommitPut(const std::string& name, const Client& client,
                          std::shared_ptr<const Content> content, Saved saved,
                          absl::Time now);
-  // The same for what is sealed from the moment it is there, in place of the
-  // sealed memory `replaces`; without that the name must be free. The first takes
-  // the room, beside what is there, and no name but that one's. CheckReplace()
-  // says what the old one is called in the store. ABORTED when something else is
-  // kept by now.
+  // Replacing. What comes is complete, and sealed from the moment it is there. It
+  // takes the place of the sealed memory `request.replaces`; if that is none, the
+  // name must be free. ABORTED when something else is kept by now.
+  //
+  // Takes the room for it, beside what is there. It counts for a name only if it
+  // replaces nothing; among those of its user also if it replaces another user's.
   absl::Status BeginReplace(const Request& request, const Client& client);
+  // Whether it may be put there, and what the store calls the old one.
   absl::StatusOr<Saved> CheckReplace(const Request& request,
                                      const Client& client) const;
-  // The old one, for the caller to let go of. `saved` is what CheckReplace()
-  // said where the store has the new one already: memory that replaces itself.
+  // It is there. Returns the old one, for the caller to let go of. `saved` is what
+  // CheckReplace() said where the store has the new one already: memory that
+  // replaces itself.
   absl::StatusOr<std::shared_ptr<const Content>> CommitReplace(
       const Request& request, const Client& client,
       std::shared_ptr<const Content> content, Saved saved, absl::Time now);
-  // What `name` has replaced and the store may still have, the oldest first. It
-  // is no more there before what is kept now goes: or it would be back after a
-  // restart.
+  // What `name` has replaced and the store may still have, the oldest first. The
+  // store has to remove these before it removes what is kept now: or they would be
+  // back after a restart.
   std::vector<Saved> ReplacedBy(const std::string& name) const;
-  // The oldest of them is gone.
+  // The store has removed the oldest of them.
   void ForgetReplaced(const std::string& name);
   void AbandonReplace(const Client& client) { arriving_.erase(client.session); }
   // A reservation or a put that failed. FAILED_PRECONDITION when this client
@@ -157,9 +160,10 @@ class Registry {
   bool AbandonAll(std::uint64_t session);
   // That, and what it has locked. Whether anything changed.
   bool EndSession(std::uint64_t session);
-  // AbandonAll(), and: the connection has ended, and its process may still write
-  // to what it has locked: another connection of that takes the locks over. `why`: its process
-  // has ended, but that proves nothing. Whether there are such locks.
+  // AbandonAll(), for a connection that has ended while its process may still write
+  // to what it has locked: these locks stay. `why` is empty while the process has
+  // not ended, and another connection of it may take them over; else it says why
+  // its end proves nothing. Whether there are such locks.
   bool LeaveLocked(std::uint64_t session, const std::string& why);
   // What `from` has locked is from now on locked by `to`, another connection of
   // the same process.

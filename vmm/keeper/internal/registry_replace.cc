@@ -10,31 +10,29 @@ namespace vmm::keeper {
 
 absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
                                              const Client& client) const {
-  const auto found = entries_.find(request.name);
   if (!request.replaces.has_value()) {
+    const auto found = entries_.find(request.name);
     if (found == entries_.end()) return Saved{};
     return Taken(found->second.by, found->second.content != nullptr);
   }
-  if (found == entries_.end() || found->second.content == nullptr) {
-    return NotKept();
-  }
-  const Entry& entry = found->second;
-  RETURN_IF_ERROR(CheckMayDrop(entry, client));
-  if (entry.state != KeptState::kSealed) {
+  const Entry* entry = FindKept(request.name);
+  if (entry == nullptr) return NotKept();
+  RETURN_IF_ERROR(CheckMayDrop(*entry, client));
+  if (entry->state != KeptState::kSealed) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "it is not sealed: ", keeper::Describe(entry.by),
+        "it is not sealed: ", keeper::Describe(entry->by),
         " put it. Only what is complete is replaced: seal it, or drop it."));
   }
-  if (entry.content->ticket.id != *request.replaces) {
+  if (entry->content->ticket.id != *request.replaces) {
     return absl::AbortedError(absl::StrCat(
-        "it has been replaced meanwhile, by ", keeper::Describe(entry.by),
+        "it has been replaced meanwhile, by ", keeper::Describe(entry->by),
         ": attach what is there now, and begin again from that"));
   }
   // Where it could not be stored, what it replaced is there still.
-  if (entry.saved.id == 0 && !entry.replaced.empty()) {
-    return entry.replaced.back();
+  if (entry->saved.id == 0 && !entry->replaced.empty()) {
+    return entry->replaced.back();
   }
-  return entry.saved;
+  return entry->saved;
 }
 
 absl::Status Registry::BeginReplace(const Request& request,
