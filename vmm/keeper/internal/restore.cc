@@ -91,14 +91,12 @@ absl::StatusOr<Content> Assemble(const Ticket& ticket, Found& found) {
   return content;
 }
 
-}  // namespace
-
-std::vector<Store::Restored> Store::Restore(
-    platform::StoredHandles handles,
+// What there is of each entry. What is of none stays in `handles`.
+std::map<std::uint64_t, Found> ById(
+    std::vector<platform::StoredHandle>& handles,
     const std::function<void(const std::string&)>& log) {
-  for (const std::string& problem : handles.problems) log(problem);
   std::map<std::uint64_t, Found> by_id;
-  for (platform::StoredHandle& stored : handles.handles) {
+  for (platform::StoredHandle& stored : handles) {
     absl::StatusOr<StoredName> name = ParseStoredName(stored.name);
     if (!name.ok()) {
       log(absl::StrCat("a descriptor that was passed as \"",
@@ -110,7 +108,31 @@ std::vector<Store::Restored> Store::Restore(
     (name->is_record ? found.records : found.handles)[name->number].push_back(
         std::move(stored.handle));
   }
+  return by_id;
+}
 
+}  // namespace
+
+Store::Restored Store::TakeWhole(const Record& record, Content content,
+                                 std::vector<platform::FileNumber> files) {
+  const std::size_t handles = content.handles.size();
+  stored_ += handles + 1;
+  Restored whole{
+      record, std::make_shared<const Content>(std::move(content)), {}, {}};
+  // Without a service manager it is served, and not there the next time.
+  if (manager_.has_value()) {
+    whole.saved.id = record.id;
+    entries_[record.id] = {record, handles, record.revision, record.revision,
+                           std::move(files)};
+  }
+  return whole;
+}
+
+std::vector<Store::Restored> Store::Restore(
+    platform::StoredHandles handles,
+    const std::function<void(const std::string&)>& log) {
+  for (const std::string& problem : handles.problems) log(problem);
+  std::map<std::uint64_t, Found> by_id = ById(handles.handles, log);
   // Whether it is removed. Who takes one such message no more is sent no others.
   bool takes_more = true;
   const auto forget = [&](const std::string& name) {
@@ -126,18 +148,7 @@ std::vector<Store::Restored> Store::Restore(
     const bool of_newer = absl::IsUnimplemented(record.status());
     const bool is_whole = content.ok();
     if (is_whole) {
-      stored_ += content->handles.size() + 1;
-      Saved saved;
-      // Without a service manager it is served, and not there the next time.
-      if (manager_.has_value()) {
-        saved.id = id;
-        entries_[id] = {*record, content->handles.size(), record->revision,
-                        record->revision, files};
-      }
-      whole.push_back({*record,
-                       std::make_shared<const Content>(*std::move(content)),
-                       saved,
-                       {}});
+      whole.push_back(TakeWhole(*record, *std::move(content), files));
     } else {
       log(absl::StrCat("a stored entry is ",
                        of_newer ? "left alone" : "refused", ": ",

@@ -106,7 +106,10 @@ class Store {
   absl::Status RemoveAll(const Entry& entry, Deadline deadline);
   // Whether one of `files` is in the store, or twice among them.
   bool IsStored(const std::vector<platform::FileNumber>& files) const;
-  // Those of `whole` that another of them has replaced.
+  // An entry that was found whole.
+  Restored TakeWhole(const Record& record, Content content,
+                     std::vector<platform::FileNumber> files);
+  // Removes those of `whole` that another of them has replaced.
   void RemoveReplaced(std::vector<Restored>& whole,
                       const std::function<void(const std::string&)>& log);
   // False where it may stay: it is found again after a restart. True without a
