@@ -20,6 +20,16 @@ std::string NotStored(const Content& content, const Client& client,
                       " will not survive a restart: ", why);
 }
 
+absl::Status CheckIsAnnounced(const Ticket& came, const Ticket& announced) {
+  if (came == announced) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the memory that came is not the memory that was announced: ",
+      came.layout.size, " bytes in ", came.layout.count(),
+      " chunks; expected the ticket of the request, with ",
+      announced.layout.size, " bytes in ", announced.layout.count(),
+      " chunks"));
+}
+
 }  // namespace
 
 absl::Status Server::ServePut(Session& session, const Request& request) {
@@ -70,14 +80,8 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
       },
       Deadline::In(options_.transfer_timeout), &in_step, &stop(), 1,
       // Before its handles are held: room was taken for those announced.
-      [&](const Ticket& ticket) -> absl::Status {
-        if (ticket == *request.ticket) return absl::OkStatus();
-        return absl::InvalidArgumentError(absl::StrCat(
-            "the memory that came is not the memory that was announced: ",
-            ticket.layout.size, " bytes in ", ticket.layout.count(),
-            " chunks; expected the ticket of the request, with ",
-            request.ticket->layout.size, " bytes in ",
-            request.ticket->layout.count(), " chunks"));
+      [&](const Ticket& ticket) {
+        return CheckIsAnnounced(ticket, *request.ticket);
       });
   if (!count.ok()) give_up();
   if (!in_step) {
@@ -119,8 +123,7 @@ absl::Status Server::Keep(const Request& request, const Client& client,
   }
   if (!committed.ok()) {
     // Or it would be there after a restart, under no name until then.
-    absl::Status removed = store_.Remove(saved);
-    if (!removed.ok()) options_.log(std::string(removed.message()));
+    LogUnlessOk(store_.Remove(saved));
   }
   return committed;
 }
@@ -149,13 +152,11 @@ absl::Status Server::Replace(const Request& request, const Client& client,
     if (old.ok()) NotifyWaiters();
   }
   // Of the two, what is no more. Memory that was to replace itself is there.
-  absl::Status removed;
   if (old.ok()) {
-    removed = RemoveReplaced(request.name);
+    LogUnlessOk(RemoveReplaced(request.name));
   } else if (saved.id != allowed->id) {
-    removed = store_.Remove(saved);
+    LogUnlessOk(store_.Remove(saved));
   }
-  if (!removed.ok()) options_.log(std::string(removed.message()));
   return old.status();
 }
 

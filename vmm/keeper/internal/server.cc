@@ -139,8 +139,7 @@ void Server::Restore(platform::StoredHandles handles) {
                           restored.saved, std::move(restored.replaced));
     if (!kept.ok()) {
       options_.log(absl::StrCat("a stored entry is refused: ", kept.message()));
-      absl::Status removed = store_.Remove(restored.saved);
-      if (!removed.ok()) options_.log(std::string(removed.message()));
+      LogUnlessOk(store_.Remove(restored.saved));
     }
   }
 }

@@ -156,6 +156,9 @@ class Server {
   // Windows what it said behind its request is lost with the hang-up, once
   // something was sent to it.
   static absl::Status CheckIsThere(Session& session);
+  void LogUnlessOk(const absl::Status& status) const {
+    if (!status.ok()) options_.log(std::string(status.message()));
+  }
   // Has all that wait look again.
   void NotifyWaiters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
