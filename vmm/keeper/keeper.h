@@ -147,13 +147,15 @@ struct AttachedOrCreated {
 // The connection carries the writer locks and the reservation that its calls
 // gained. Both go when it is destroyed: call Unlock(), or let it go, when
 // nothing of this process writes to the memory any more, the GPU included. An
-// error after which it cannot be used leaves it its locks until then. When it
-// ends otherwise, by the process's death or because the system or the keeper
-// breaks it, the reservation goes, and the locks stay with the process until its
-// end is proven (a child made by fork() may have its GPU context), or another
-// connection of the same process takes them by Lock() and lets go. Where the keeper
-// cannot refer to the process (Linux before 5.3; before 6.5 one in a hidden
-// namespace), locks go with the connection. What is attached stays.
+// error after which the connection cannot be used leaves it its locks until then.
+//
+// When the connection ends otherwise, by the process's death or because the system
+// or the keeper breaks it, the reservation goes and the locks stay with the process.
+// They go once the end of the process is proven (a child made by fork() may have its
+// GPU context), or when another connection of the process has taken them by Lock()
+// and lets go. Where the keeper cannot refer to the process (Linux before 5.3;
+// before 6.5 one in a hidden namespace), locks go with the connection. What is
+// attached stays.
 //
 // Every call takes a deadline. Common errors of all:
 //   INVALID_ARGUMENT     a name that is not 1 to 128 of [A-Za-z0-9._/-]
@@ -316,10 +318,9 @@ class KeeperClient {
 
   KeeperClientOptions options_;
   Connection channel_;
-  // An answer may still come, or what follows it, and would be taken for that to
-  // the next request: nothing is asked any more, and the connection stays for
-  // the sake of its locks. So it is while a call waits for either, which an
-  // exception may end.
+  // An answer, or what follows one, may still come, and would be taken for that to
+  // the next request. So nothing is asked any more, and the connection stays for the
+  // sake of its locks. Also while a call waits for either: an exception may end it.
   bool is_behind_ = false;
   bool lifeline_sent_ = false;    // Over this connection.
   std::set<std::string> locked_;  // What this connection may have locked.

@@ -18,10 +18,12 @@ struct Content {
   std::vector<ExportedHandle> handles;
 };
 
-// OK when `handle` can be chunk `index` of what `ticket` describes: the checks
-// of an import that need no driver. `ticket` must be of this machine and of a
-// kind that this system has.
+// The checks of an import that need no driver.
+//
+// OK when `ticket` is of this machine and of a kind that a keeper keeps here.
 absl::Status CheckTicketIsOfHere(const Ticket& ticket);
+// OK when `handle` can be chunk `index` of what `ticket` describes. REQUIRES:
+// CheckTicketIsOfHere().
 absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
                          const ExportedHandle& handle);
 
