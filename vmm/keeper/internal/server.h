@@ -120,6 +120,9 @@ class Server {
   static absl::Status CheckSpeaker(const Session& session);
   // What it had reserved goes.
   void GiveUp(Session& session);
+  // Before a lock may be gained: who speaks is the client's process, whose end can
+  // be looked for from then on.
+  absl::Status WatchProcess(Session& session);
   absl::Status ServeRequest(Session& session, const Request& request);
   absl::Status ServePut(Session& session, const Request& request);
   absl::Status ServeAttach(Session& session, const Request& request);

@@ -63,23 +63,30 @@ absl::Status Server::CheckSpeaker(const Session& session) {
       ", expected ", maker.text(), ". Connect anew"));
 }
 
+absl::Status Server::WatchProcess(Session& session) {
+  Client& client = session.client;
+  if (session.channel.peer().pid != client.pid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the connection is that of process ", client.pid,
+                     ", and locks are a process's. Connect anew"));
+  }
+  if (session.watch.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      platform::PeerWatch watch,
+      platform::PeerWatch::Receive(
+          session.channel, Deadline::In(options_.transfer_timeout), &stop()));
+  // Whose end would be looked for otherwise?
+  RETURN_IF_ERROR(CheckSpeaker(session));
+  session.watch = std::move(watch);
+  client.identity = session.watch->ProcessIdentity();
+  return absl::OkStatus();
+}
+
 absl::Status Server::ServeRequest(Session& session, const Request& request) {
   const Client& client = session.client;
-  if (MayGainLock(request.type) && session.channel.peer().pid != client.pid) {
-    return Refuse(session, absl::FailedPreconditionError(absl::StrCat(
-                               "the connection is that of process ", client.pid,
-                               ", and locks are a process's. Connect anew")));
-  }
-  if (MayGainLock(request.type) && !session.watch.has_value()) {
-    absl::StatusOr<platform::PeerWatch> watch = platform::PeerWatch::Receive(
-        session.channel, Deadline::In(options_.transfer_timeout), &stop());
-    // Whose end would be looked for otherwise?
-    if (watch.ok()) {
-      if (absl::Status may = CheckSpeaker(session); !may.ok()) watch = may;
-    }
-    if (!watch.ok()) return Refuse(session, watch.status());
-    session.watch = *std::move(watch);
-    session.client.identity = session.watch->ProcessIdentity();
+  if (MayGainLock(request.type)) {
+    absl::Status watched = WatchProcess(session);
+    if (!watched.ok()) return Refuse(session, watched);
   }
   RETURN_IF_ERROR(CheckIsThere(session));
   switch (request.type) {
