@@ -69,9 +69,11 @@ absl::StatusOr<std::wstring> PipeName(const std::string& address) {
   constexpr std::size_t kLongest = 256;  // The system's limit.
   absl::StatusOr<std::wstring> wide = ToUtf16(address);
   const std::size_t prefix = absl::string_view(kPipePrefix).size();
+  // No slash of either kind: the system takes both, and ".." before one leads
+  // out of the pipes, to a file or another machine.
   if (!wide.ok() || !absl::StartsWithIgnoreCase(address, kPipePrefix) ||
       address.size() == prefix || address.size() > kLongest ||
-      address.find('\\', prefix) != std::string::npos) {
+      address.find_first_of("/\\", prefix) != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", absl::CHexEscape(address.substr(0, kLongest + 1)),
         "\" is not a channel's address: the name of a pipe of this machine, "

@@ -568,7 +568,11 @@ TEST_F(PipeTest, AnAddressOfAnotherMachineIsRefused) {
   for (const std::string address :
        {"\\\\server\\pipe\\vmmshare-x", "\\\\127.0.0.1\\pipe\\vmmshare-x",
         "\\\\.\\pipe\\", "\\\\.\\pipe\\a\\b", "C:\\x", "vmmshare-x", "",
-        "\\\\.\\pipe\\\xff"}) {
+        "\\\\.\\pipe\\\xff",
+        // A file that is there, for the system takes this slash as well.
+        "\\\\.\\pipe\\../C:/windows/win.ini", "\\\\.\\pipe/vmmshare-x",
+        "\\\\.\\pipe\\../UNC/server/pipe/vmmshare-x"}) {
+    EXPECT_FALSE(PipeName(address).ok()) << address;
     const absl::Status status = Channel::Connect(address, {}, Late()).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
   }
