@@ -47,6 +47,21 @@ class Instance {
 
   std::intptr_t event() const { return event_.get(); }
 
+  // Whether the wait for a client was begun anew. Windows takes it back when the
+  // thread that began it ends, and the client that came meanwhile is there.
+  bool BeginAgain() {
+    DWORD size = 0;
+    if (!pending_ ||
+        ::GetOverlappedResult(Raw(pipe_), &operation_, &size,
+                              /*wait=*/FALSE) != 0 ||
+        ::GetLastError() != ERROR_OPERATION_ABORTED) {
+      return false;
+    }
+    // If that cannot be, there is no client to find behind the event.
+    if (!Begin().ok()) ::SetEvent(Raw(event_));
+    return true;
+  }
+
   // Looks whether a client has come. connected() is when one was first seen.
   void Look() {
     if (connected_ == 0 &&
@@ -160,6 +175,11 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
     for (const auto& instance : instances) events.push_back(instance->event());
     ASSIGN_OR_RETURN(const std::size_t ready,
                      WaitForHandles(events, deadline, CancelsOf(cancel), what));
+    bool begun_again = false;
+    for (const auto& instance : instances) {
+      begun_again = instance->BeginAgain() || begun_again;
+    }
+    if (begun_again) continue;
     for (const auto& instance : instances) instance->Look();
     // There is always one more for the next client. If it cannot be made, the
     // one that waits goes on waiting.

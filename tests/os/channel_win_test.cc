@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -576,6 +577,24 @@ TEST_F(PipeTest, AnAddressOfAnotherMachineIsRefused) {
     const absl::Status status = Channel::Connect(address, {}, Late()).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
   }
+}
+
+// Windows takes back what a thread that ends has begun, and so the waits for
+// clients that Bind() began.
+TEST_F(PipeTest, AListenerOutlivesTheThreadThatBoundIt) {
+  std::optional<Listener> listener;
+  std::thread([&] { listener = Must(Listener::Bind({}, {})); }).join();
+  const OsHandle raw = DialRaw(listener->address());
+  SendRaw(raw, FrameWith({}));
+  Channel first = Must(listener->Accept(Late()));
+  Must(first.Receive(Late()).status());
+  EXPECT_EQ(listener->refused(), 0u);
+  // Nobody is there; and one who comes later is accepted as well.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      listener->Accept(absl::InfinitePast()).status()));
+  const OsHandle second = DialRaw(listener->address());
+  Must(listener->Accept(Late()).status());
+  EXPECT_EQ(listener->refused(), 0u);
 }
 
 TEST_F(PipeTest, NobodyListeningIsNotFound) {
