@@ -6,6 +6,7 @@
 #include <aclapi.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -85,7 +86,7 @@ absl::Status CheckAccessList(const std::string& path, PACL list) {
 }
 
 // The file at `path`, if its owner and those who may write to it are trusted;
-// while it is open nobody can write to it or put another in its place.
+// while it is open nobody can write to it, rename it or delete it.
 absl::StatusOr<OsHandle> OpenChecked(const std::string& path,
                                      const std::wstring& wide) {
   const HANDLE raw =
@@ -151,9 +152,16 @@ absl::StatusOr<Library> Library::OpenSystem(const std::string& name) {
                      "a path goes to OpenPath()"));
   }
   // Only there: neither beside the program nor in the working directory nor
-  // along PATH, where anybody may have put one.
+  // along PATH, where anybody may have put one. By its path, for of a bare name
+  // the one would do that this process has loaded already, from wherever.
+  wchar_t folder[MAX_PATH];
+  if (const UINT length = ::GetSystemDirectoryW(folder, MAX_PATH);
+      length == 0 || length >= MAX_PATH) {
+    return absl::InternalError("GetSystemDirectoryW() names no folder");
+  }
+  const std::wstring whole = std::wstring(folder) + L'\\' + *wide;
   const HMODULE module =
-      ::LoadLibraryExW(wide->c_str(), nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32);
+      ::LoadLibraryExW(whole.c_str(), nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32);
   if (module == nullptr) {
     const auto error = static_cast<int>(::GetLastError());
     absl::Status status =

@@ -77,6 +77,16 @@ TEST_F(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
   }
 }
 
+TEST_F(PlantedLibrary, ThatIsLoadedAlreadyIsNotTheSystems) {
+  const HMODULE planted = ::LoadLibraryW(Must(ToUtf16(PlantedPath())).c_str());
+  ASSERT_NE(planted, nullptr);
+  const absl::StatusOr<Library> library =
+      Library::OpenSystem(SystemDriverName());
+  EXPECT_TRUE(!library.ok() ||
+              library->Find("vmmshare_test_planted") == nullptr);
+  ::FreeLibrary(planted);
+}
+
 // A process holds its working directory open, so this has no WinTest.
 TEST(PlantedInTheWorkingDirectory, IsNotTheSystems) {
   ASSERT_NE(::SetCurrentDirectoryW(Must(ToUtf16(ProgramFolder())).c_str()), 0);
