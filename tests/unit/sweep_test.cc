@@ -2,11 +2,9 @@
 // operation turns it red. Without these a green sweep would prove nothing.
 #include "tests/support/sweep.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <vector>
