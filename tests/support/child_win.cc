@@ -1,3 +1,4 @@
+#include <crtdbg.h>
 #include <gtest/gtest.h>
 #include <windows.h>
 // After the line above.
@@ -31,6 +32,7 @@ constexpr absl::string_view kRoleFlag = "--vmmshare_child=";
 // What abort() and a fault make of a process here, and what Wait() answers
 // for them: 128 + SIGABRT and 128 + SIGSEGV.
 constexpr DWORD kAbortExit = 3;
+constexpr DWORD kFastFailure = 0xC0000409;  // That of MSVC's library.
 constexpr int kAborted = 134;
 constexpr DWORD kAccessViolation = 0xC0000005;
 constexpr int kFaulted = 139;
@@ -84,8 +86,8 @@ int Reap(std::int64_t pid) {
   Processes& all = AllProcesses();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.by_id.erase(pid);
-  return status == kAbortExit         ? kAborted
-         : status == kAccessViolation ? kFaulted
+  return status == kAbortExit || status == kFastFailure ? kAborted
+         : status == kAccessViolation                   ? kFaulted
                                       : static_cast<int>(status);
 }
 
@@ -179,6 +181,8 @@ int RunAsChild(int argc, char** argv) {
   const auto found = Registry().find(std::string(role));
   platform::Check(found != Registry().end(),
                   absl::StrCat("no child ", role, " is registered"));
+  // A debug build of MSVC's library would show abort() in a window, and wait.
+  static_cast<void>(_CrtSetReportMode(_CRT_ERROR, _CRTDBG_MODE_DEBUG));
   const std::vector<std::string> args(argv + 2, argv + argc);
   int framework_argc = 1;
   ::testing::InitGoogleTest(&framework_argc, argv);
