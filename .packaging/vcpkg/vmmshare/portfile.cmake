@@ -16,6 +16,8 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME vmmshare CONFIG_PATH lib/cmake/vmmshare)
 vcpkg_fixup_pkgconfig()
 if("tools" IN_LIST FEATURES)
+  # The C interface and the host-memory driver are DLLs, where the rest is not.
+  set(VCPKG_POLICY_DLLS_IN_STATIC_LIBRARY enabled)
   vcpkg_copy_tools(TOOL_NAMES vmmshare AUTO_CLEAN)
 endif()
 file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
