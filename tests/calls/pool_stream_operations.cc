@@ -21,6 +21,9 @@ void FreeWhatIsWrittenTo(Caller& caller) {
   const ThingRef thing = caller.world().pools.Look(caller.dice());
   if (!thing) return;
   const platform::Driver& driver = caller.world().real;
+  // There a thread that frees memory of the host waits for the stream that is held,
+  // and the call that would let it go on for that thread.
+  if (!driver.is_host_memory()) return;
   vmmshare_pool* const pool = thing->as<vmmshare_pool>();
   HeldStream held(Must(Device::ByOrdinal(driver, 0)));
   void* const late = held.get();
