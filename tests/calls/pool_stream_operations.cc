@@ -1,5 +1,6 @@
 // Pools and the order of streams: what is freed while a stream still writes to it is
 // nobody else's until that is done.
+#include "absl/time/clock.h"
 #include "tests/calls/operations.h"
 #include "tests/gpu/held_stream.h"
 
@@ -38,9 +39,19 @@ void FreeWhatIsWrittenTo(Caller& caller) {
     // Of another stream, mostly: memory that was freed has no stream of its own.
     const CUstream other = caller.OneIn(2) ? CU_STREAM_LEGACY : caller.stream();
     next.address = AllocateOn(caller, pool, next.size, other);
-    if (next.address != 0) caller.Fill(next, other);
+    if (next.address != 0) {
+      driver->cuMemsetD8Async(next.address, next.fill, next.size, other);
+      // It comes before the late one, but where a pool at its cap has this stream
+      // wait for that.
+      for (int i = 0;
+           i < 50 && driver->cuStreamQuery(other) == CUDA_ERROR_NOT_READY;
+           ++i) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+    }
     held.Release();
     caller.Expect(driver->cuStreamSynchronize(held.get()), "a late fill");
+    caller.Expect(driver->cuStreamSynchronize(other), "a fill");
     if (next.address != 0) {
       caller.CheckFill(next, "a block that nobody else has");
       vmmshare_pool_free(pool, next.address, other, nullptr);
