@@ -59,7 +59,10 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
   const std::optional<std::vector<int>> visible = VisibleDevices(config);
   if (!visible) return CUDA_ERROR_INVALID_DEVICE;
   if (visible->empty()) return CUDA_ERROR_NO_DEVICE;
-  if (config.kernels) OpenKernels (*config.kernels)(&vmmshareHostAddKernel);
+  if (config.kernels) {
+    const VmmshareHostKernels register_all = OpenKernels(*config.kernels);
+    register_all(&vmmshareHostAddKernel);
+  }
   State& state = GetState();
   {
     const Lock lock(state.mu);

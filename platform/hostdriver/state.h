@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "platform/hostdriver/config.h"
@@ -143,7 +144,7 @@ struct State {
   std::map<CUmodule, std::shared_ptr<Context>> modules;
   std::map<CUfunction, std::shared_ptr<const Function>> functions;
   std::map<CUlibrary, bool> libraries;  // Whether they hold GPU code.
-  std::map<CUstream, std::shared_ptr<Stream>> streams;
+  std::unordered_map<CUstream, std::shared_ptr<Stream>> streams;  // Thousands.
   std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
   std::map<CUevent, std::shared_ptr<Event>> events;
   std::vector<std::shared_ptr<Capture>> captures;  // Under way.
@@ -205,9 +206,11 @@ void SetInHostFunction(bool in_host_function);
                                const char* what, std::uint64_t handle);
 
 // What `id` names in `live`; stops if that is nothing.
-template <typename Id, typename Thing>
-const Thing& FindOrStop(const State& state, const char* call, const char* what,
-                        const std::map<Id, Thing>& live, Id id) {
+template <typename Map>
+const typename Map::mapped_type& FindOrStop(const State& state,
+                                            const char* call, const char* what,
+                                            const Map& live,
+                                            typename Map::key_type id) {
   const auto found = live.find(id);
   if (found == live.end()) {
     StopOnHandle(state, call, what, reinterpret_cast<std::uint64_t>(id));
