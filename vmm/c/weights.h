@@ -150,12 +150,12 @@ VMMSHARE_API vmmshare_status
 vmmshare_weights_copy(vmmshare_weights_writer* writer, uint64_t place,
                       uint64_t address, vmmshare_error** error);
 // The same of many, from `addresses[i]` to the tensor at `places[i]`, in the order of
-// `stream`, a CUstream of the device's primary context or NULL for its default one:
-// at the rate of one copy of as much where they lie on the set's device. What is
-// copied stays there until the stream has passed. With `count` 0 it loads what it
-// takes, which cannot be had while streams wait. Also for a set that is sealed,
-// whose readers the caller keeps away meanwhile. Into memory of the host the copies
-// have been made when it returns.
+// `stream`, a CUstream of the device's primary context, NULL or CU_STREAM_LEGACY for
+// its default one: at the rate of one copy of as much where they lie on the set's
+// device. What is copied stays there until the stream has passed. With `count` 0 it
+// loads what it takes, which cannot be had while streams wait. Also for a set that
+// is sealed, whose readers the caller keeps away meanwhile. Into memory of the host
+// the copies have been made when it returns.
 VMMSHARE_API vmmshare_status vmmshare_weights_copy_all(
     vmmshare_weights_writer* writer, const uint64_t* places,
     const uint64_t* addresses, uint64_t count, void* stream, uint32_t flags,
