@@ -86,6 +86,8 @@ absl::StatusOr<uid_t> ReadOverflowUser(const std::string& path) {
 }
 
 bool StandsForUnknownUsers(const UserId& user) {
+  // Also where kernel.overflowuid cannot be read.
+  if (user.text() == absl::StrCat(kOverflowUser)) return !AllUsersAreMapped();
   return StandsForUnknownUsers(user, OverflowUser());
 }
 
