@@ -6,6 +6,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/interpreter_end.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ NB_MODULE(_core, module) {
   nanobind::register_exception_translator(&RaiseTypeError);
   // What lives until the interpreter ends is let go of by the process's end.
   nanobind::set_leak_warnings(false);
+  vmm::python::WatchForTheEnd();
   module.attr("_version") = vmmshare_version();
   vmm::python::DefineArray(module);
   vmm::python::DefineDriver(module);

@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/detach.h"
 #include "vmm/python/core/gil.h"
+#include "vmm/python/core/interpreter_end.h"
 
 namespace vmm::python {
 namespace {
@@ -15,6 +16,9 @@ namespace {
 // How long the GPU is waited for at once, for all streams together: an idle one
 // answers within microseconds.
 constexpr std::int64_t kSoonNs = 5'000'000;
+
+// The same of a thread that waits. The end of the interpreter waits for it.
+constexpr std::int64_t kAskForNs = 50'000'000;
 
 // When that is asked again which nobody could say.
 constexpr std::chrono::milliseconds kAskAgain{10};
@@ -39,17 +43,25 @@ bool MayBeKnownLater(vmmshare_status status, std::int32_t cuda_result) {
          status == VMMSHARE_RESOURCE_EXHAUSTED;
 }
 
-// Whether the GPU has passed what is on the stream, or that cannot be known.
-bool HasPassed(vmmshare_pool* pool, const StreamUse& use,
+enum class Passed {
+  kYes,  // Or that will never be known.
+  kNotYet,
+  kNotAsked,  // The interpreter ends.
+};
+
+// Whether the GPU has passed what is on the stream.
+Passed LookFor(vmmshare_pool* pool, const StreamUse& use,
                std::int64_t timeout_ns) {
   void* const stream = use.Current();
-  if (stream == nullptr) return true;
+  if (stream == nullptr) return Passed::kYes;
+  const NotYetTheEnd stays;
+  if (MayBeGone(stream)) return Passed::kNotAsked;
   vmmshare_error* error = nullptr;
   const vmmshare_status status =
       vmmshare_pool_release_stream(pool, stream, timeout_ns, &error);
   const std::int32_t cuda_result = vmmshare_error_cuda_result(error);
   vmmshare_error_free(error);
-  return !MayBeKnownLater(status, cuda_result);
+  return MayBeKnownLater(status, cuda_result) ? Passed::kNotYet : Passed::kYes;
 }
 
 }  // namespace
@@ -90,7 +102,9 @@ bool PoolCloser::Forget(const std::shared_ptr<vmmshare_pool>& pool,
   const auto* const closer = std::get_deleter<PoolCloser>(pool);
   if (!closer->made_.is_still_here()) return true;
   const std::optional<StreamUse> before = closer->streams_->Take(stream);
-  if (HasPassed(pool.get(), StreamUse::Now(stream), 0)) return true;
+  if (LookFor(pool.get(), StreamUse::Now(stream), 0) != Passed::kNotYet) {
+    return true;
+  }
   if (before.has_value()) closer->streams_->PutBack(*before);
   return false;
 }
@@ -101,8 +115,10 @@ void PoolCloser::operator()(vmmshare_pool* pool) const {
     return;
   }
   std::vector<StreamUse> uses = streams_->Take();
-  while (!uses.empty() && HasPassed(pool, uses.back(), kSoonNs)) {
-    uses.pop_back();
+  for (; !uses.empty(); uses.pop_back()) {
+    const Passed passed = LookFor(pool, uses.back(), kSoonNs);
+    if (passed == Passed::kNotAsked) return;
+    if (passed == Passed::kNotYet) break;
   }
   if (uses.empty()) {
     vmmshare_pool_close(pool);
@@ -111,9 +127,11 @@ void PoolCloser::operator()(vmmshare_pool* pool) const {
   try {
     Detach("vmmshare-free", [pool, uses = std::move(uses)] {
       for (const StreamUse& use : uses) {
-        while (!HasPassed(pool, use, VMMSHARE_FOREVER)) {
+        Passed passed;
+        while ((passed = LookFor(pool, use, kAskForNs)) == Passed::kNotYet) {
           std::this_thread::sleep_for(kAskAgain);
         }
+        if (passed == Passed::kNotAsked) return;
       }
       vmmshare_pool_close(pool);
     });

@@ -17,7 +17,7 @@ namespace vmm::python {
 
 // The deleter of a pool of this process. Its memory goes once the GPU has passed
 // what is on the streams that blocks went back on: at once where it has, else on
-// a thread that waits for it.
+// a thread that waits for it. Where the interpreter ends first it stays.
 class PoolCloser {
  public:
   PoolCloser() : streams_(std::make_shared<Streams>()) {}

@@ -7,6 +7,7 @@
 
 #include "vmm/python/core/error.h"
 #include "vmm/python/core/gil.h"
+#include "vmm/python/core/interpreter_end.h"
 #include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/stream.h"
 
@@ -135,8 +136,9 @@ void PoolBlock::ComeAfterTheLast(void* stream, bool is_unsaid) {
 PoolBlock::~PoolBlock() {
   PoolCloser::GoesBackAfter(pool, OrOfNone(last_use()));
   KeptBack::Get().GiveBack([from = pool, first = address, use = last_use()] {
-    return vmmshare_pool_free(from.get(), first, OrOfNone(use).stream,
-                              nullptr) == VMMSHARE_OK;
+    void* const on = OrOfNone(use).stream;
+    return MayBeGone(on) ||
+           vmmshare_pool_free(from.get(), first, on, nullptr) == VMMSHARE_OK;
   });
 }
 
@@ -148,7 +150,8 @@ ImportedBlock::~ImportedBlock() {
   KeptBack::Get().GiveBack([pool = pool_, block = block_, use = last_use()] {
     void* const on = use.Current();
     if (on != nullptr) {
-      return vmmshare_block_close_after(block, on, nullptr) == VMMSHARE_OK;
+      return MayBeGone(on) ||
+             vmmshare_block_close_after(block, on, nullptr) == VMMSHARE_OK;
     }
     vmmshare_block_close(block);
     return true;

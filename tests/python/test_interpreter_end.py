@@ -1,0 +1,79 @@
+"""The interpreter destroys streams of the program's before what went back on them."""
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import ctypes
+import vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+cuda, context = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+
+class Stream:
+    # Destroyed with its object, as CuPy's and cuda.core's are.
+    def __init__(self):
+        made = ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+        self.number, self._destroy = made.value, cuda.cuStreamDestroy_v2
+
+    def __del__(self):
+        self._destroy(ctypes.c_void_p(self.number))
+
+stream = Stream()  # The first global, so the first to go.
+pool = vs.Pool(0)
+"""
+
+WAYS = {
+    "what a pool would ask after": "array = pool.empty(3, 'int8', stream=stream.number); del array",
+    "a block": "array = pool.empty(3, 'int8', stream=stream.number)",
+    "a block that nobody could give back": """
+array = pool.empty(3, 'int8', stream=stream.number)
+mode = ctypes.c_int(0)
+assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(stream.number), 0) == 0
+del array
+graph = ctypes.c_void_p()
+assert cuda.cuStreamEndCapture(ctypes.c_void_p(stream.number), ctypes.byref(graph)) == 0
+other = pool.empty(3, 'int8')
+""",
+    "a peer's block": """
+share = vs.serve(pool)
+remote = vs.connect(str(share), writable=True)
+array = pool.empty(3, 'int8')
+theirs = remote.open(array.ticket())
+theirs.__dlpack__(stream=stream.number)
+""",
+    "a pool that a thread closes": """
+gate = vs.FencePool().new()
+array = pool.empty(3, 'int8', stream=stream.number)
+gate.wait(stream.number, 1)
+del array, pool
+gate.signal(1)
+""",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_stream_that_was_destroyed_is_asked_after(way):
+    done = subprocess.run([sys.executable, "-B", "-c", BEGIN + WAYS[way]], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+
+def test_an_exit_waits_for_no_gpu():
+    """A thread asks after the pool's stream, and stops to when the interpreter ends."""
+    stands = """
+gate = vs.FencePool().new()
+array = pool.empty(3, 'int8', stream=stream.number)
+gate.wait(stream.number, 1)
+del array, pool
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", BEGIN + stands], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
