@@ -44,18 +44,18 @@ enum {
 
 typedef struct vmmshare_memory_options {
   uint64_t struct_size;
-  uint64_t size;            // Bytes. Rounded up to 2 MiB on current devices.
+  uint64_t size;  // Bytes. Rounded up to 2 MiB on current devices.
   // Bytes; 0: one chunk. WSL2: below 4 GiB. Memory of the host is filled chunk by
   // chunk: the driver refuses cuMemset*() over a border.
   uint64_t max_chunk_size;
-  uint64_t alignment;       // Bytes, a power of two; 0: the driver's.
-  uint32_t kinds;           // Those of VMMSHARE_KIND_* that work here are had
-                            // (VMMSHARE_KIND_LEGACY_IPC only where no other
-                            // does); 0: this system's own.
-  uint32_t flags;           // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST,
-                            // VMMSHARE_RDMA_*.
-  int32_t numa_node;        // With VMMSHARE_ON_HOST.
-  uint32_t peer_count;      // Of `peers`.
+  uint64_t alignment;   // Bytes, a power of two; 0: the driver's.
+  uint32_t kinds;       // Those of VMMSHARE_KIND_* that work here are had
+                        // (VMMSHARE_KIND_LEGACY_IPC only where no other
+                        // does); 0: this system's own.
+  uint32_t flags;       // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST,
+                        // VMMSHARE_RDMA_*.
+  int32_t numa_node;    // With VMMSHARE_ON_HOST.
+  uint32_t peer_count;  // Of `peers`.
   const vmmshare_device* const* peers;  // Further devices that get access.
 } vmmshare_memory_options;
 
