@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "tests/support/kernel.h"
 #include "tests/support/sweep.h"
 #include "tests/support/test_driver.h"
+#include "vmm/pool/internal/subscription.h"
 #include "vmm/vmm.h"
 
 namespace vmm::testing {
@@ -32,7 +34,11 @@ inline absl::Time Soon() { return absl::Now() + kLongEnough; }
 class VmmSweep : public ::testing::Test {
  protected:
   // What others left where it listens would make calls of an endpoint's more.
-  VmmSweep() { UseAChannelDirectoryOfOwn(); }
+  VmmSweep() {
+    UseAChannelDirectoryOfOwn();
+    // Some descriptors are refused for ever.
+    pool::SetTakeAgainFor(std::chrono::milliseconds(100));
+  }
 
   // At night: pairs of every operation, and of each call more answers.
   static bool SweepsAll() { return HowMany("VMMSHARE_SWEEP_ALL", 0) != 0; }

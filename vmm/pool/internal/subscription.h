@@ -6,6 +6,7 @@
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
 
+#include <chrono>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -31,6 +32,10 @@
 #include "vmm/share/imported_allocation.h"
 
 namespace vmm::pool {
+
+// For tests that refuse descriptors for ever: how long a subscription takes up again
+// what has come and finds none. 10 s at first.
+void SetTakeAgainFor(std::chrono::milliseconds time);
 
 // Thread-safe.
 class Subscription : public platform::Abandonable {

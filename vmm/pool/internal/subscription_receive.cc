@@ -1,4 +1,6 @@
 // What a subscription does with what its pool's owner sends.
+#include <atomic>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -12,9 +14,12 @@ namespace {
 // How often what has come is taken up again for which there was no descriptor, and
 // for how long: nothing tells this process when it has one again.
 constexpr absl::Duration kTakeAgainAfter = absl::Milliseconds(50);
-constexpr absl::Duration kTakeAgainFor = absl::Seconds(10);
+constinit std::atomic<std::chrono::milliseconds> take_again_for{
+    std::chrono::seconds(10)};
 
 }  // namespace
+
+void SetTakeAgainFor(std::chrono::milliseconds time) { take_again_for = time; }
 
 void Subscription::ReceiveLoop(const SharedTableView& view) {
   RelaxCaptureForThread(driver_);
@@ -24,7 +29,9 @@ void Subscription::ReceiveLoop(const SharedTableView& view) {
     absl::StatusOr<Notice> notice = ReceiveNotice(channel_, wait_until, &stop_);
     // It is there still.
     if (absl::IsResourceExhausted(notice.status()) && channel_.is_open()) {
-      if (!lacking_until) lacking_until = Deadline::In(kTakeAgainFor);
+      if (!lacking_until) {
+        lacking_until = Deadline::In(absl::FromChrono(take_again_for.load()));
+      }
       if (!lacking_until->Passed()) {
         AwaitDescriptors(notice.status());
         continue;
