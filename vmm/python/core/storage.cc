@@ -137,6 +137,7 @@ PoolBlock::~PoolBlock() {
   PoolCloser::GoesBackAfter(pool, OrOfNone(last_use()));
   KeptBack::Get().GiveBack([from = pool, first = address, use = last_use()] {
     void* const on = OrOfNone(use).stream;
+    const NotYetTheEnd stays;
     return MayBeGone(on) ||
            vmmshare_pool_free(from.get(), first, on, nullptr) == VMMSHARE_OK;
   });
@@ -150,6 +151,7 @@ ImportedBlock::~ImportedBlock() {
   KeptBack::Get().GiveBack([pool = pool_, block = block_, use = last_use()] {
     void* const on = use.Current();
     if (on != nullptr) {
+      const NotYetTheEnd stays;
       return MayBeGone(on) ||
              vmmshare_block_close_after(block, on, nullptr) == VMMSHARE_OK;
     }
