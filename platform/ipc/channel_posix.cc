@@ -66,6 +66,17 @@ absl::Status RefuseWhatBlocks(std::vector<OsHandle>& handles,
   return carried;
 }
 
+// Whether `packet` lacks handles and nothing else, so that another look may find it
+// whole. Then those that came can be closed here.
+bool MayBeWholeLater(const Packet& packet) {
+  return (packet.flags & MSG_CTRUNC) != 0 && !packet.unknown_control &&
+         packet.handles.size() <= kMaxHandles &&
+         std::all_of(packet.handles.begin(), packet.handles.end(),
+                     [](const OsHandle& handle) {
+                       return !handle.has_value() || ClosesAtOnce(handle).ok();
+                     });
+}
+
 // The header of `packet`; or what rule it breaks. `carried` is RefuseWhatBlocks()'s.
 absl::StatusOr<FrameHeader> ReadHeader(const Packet& packet,
                                        const absl::Status& carried) {
@@ -123,8 +134,8 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       if (!ready.ok()) return ready.status();
     }
     if (LookAtNext(socket_, packet)) {
-      const bool lacks = (packet.flags & MSG_CTRUNC) != 0;
-      if (!lacks || looked_again || !NearLimit().empty()) break;
+      const bool may_be_whole = !looked_again && MayBeWholeLater(packet);
+      if (!may_be_whole || !NearLimit().empty()) break;
       // Who had the descriptors may have let go of them since.
       looked_again = true;
       packet = Packet();

@@ -14,10 +14,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +36,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/cuda/nvidia_node_posix.h"
 #include "platform/ipc/channel.h"
@@ -94,6 +97,53 @@ TEST_F(BlockingDescriptorsTest, AReceiverWaitsForNoClose) {
     EXPECT_EQ(NotYetClosed(UserId("54321")), 0u) << "it sent none";
   }
   EXPECT_TRUE(ComesTrue(&AllAreClosed));
+}
+
+// Sends one byte and `fds` past all rules of Channel.
+void SendRaw(const Channel& channel, absl::Span<const int> fds) {
+  char byte = 0;
+  iovec part = {&byte, 1};
+  std::vector<std::uint64_t> control(CMSG_SPACE(fds.size() * sizeof(int)) / 8 +
+                                     1);
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
+  Check(::sendmsg(RawFd(channel.handle()), &message, MSG_NOSIGNAL) == 1,
+        "sendmsg() failed");
+}
+
+// More than there is room for, so that some are dropped though descriptors are left.
+TEST_F(BlockingDescriptorsTest, AReceiverOfTooManyWaitsForNoClose) {
+  if (testing::IsEmulated())
+    GTEST_SKIP() << "qemu-user: opens more than fit, and loses those";
+  const OsHandle file = File();
+  const OsHandle memory = MemoryWith("x");
+  {
+    const BlockingFile blocking(RawFd(file));
+    const absl::Time start = absl::Now();
+    {
+      auto [peer, ours] = Must(Channel::Pair());
+      std::array<int, 60> fds;
+      fds.fill(RawFd(memory));
+      fds.front() = RawFd(file);
+      SendRaw(peer, fds);
+      const absl::Status status = ours.Receive(Late()).status();
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("more than 16"));
+    }
+    EXPECT_LT(absl::Now() - start, kAtOnce);
+    EXPECT_EQ(NotYetClosed(CurrentUser()), 1u);
+  }
+  EXPECT_TRUE(ComesTrue([] {
+    return NotYetClosed(Connections::kOfPeers) == 0 && AllAreClosed();
+  }));
 }
 
 // A socket whose last close waits until its peer has read what it sent, which it
