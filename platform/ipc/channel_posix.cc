@@ -123,6 +123,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
   // who expects nothing.
   bool wait = cancel != nullptr || deadline.Passed();
   Packet packet;
+  std::string limit;  // That it lacks handles for.
   for (;;) {
     if (wait) {
       absl::StatusOr<short> ready =
@@ -134,10 +135,10 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       if (!ready.ok()) return ready.status();
     }
     if (LookAtNext(socket_, packet)) {
-      const bool may_be_whole = !looked_again && MayBeWholeLater(packet);
-      if (!may_be_whole || !NearLimit().empty()) break;
-      // Who had the descriptors may have let go of them since.
-      looked_again = true;
+      if (!MayBeWholeLater(packet)) break;
+      limit = NearLimit();
+      // Else who had the descriptors may have let go of them since.
+      if (!limit.empty() || std::exchange(looked_again, true)) break;
       packet = Packet();
       continue;
     }
@@ -157,11 +158,12 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     wait = true;
   }
-  return state_->TakeMessage(*this, packet);
+  return state_->TakeMessage(*this, packet, limit);
 }
 
 absl::StatusOr<Message> Channel::State::TakeMessage(Channel& channel,
-                                                    Packet& packet) {
+                                                    Packet& packet,
+                                                    absl::string_view limit) {
   const bool whole = (packet.flags & MSG_CTRUNC) == 0;
   // Its bytes before it is taken: refused memory for them, it is still there.
   Message result;
@@ -192,17 +194,13 @@ absl::StatusOr<Message> Channel::State::TakeMessage(Channel& channel,
     return may;
   }
 
-  if (!whole && carried.ok() && !packet.unknown_control &&
-      packet.handles.size() <= kMaxHandles) {
-    const std::string limit = NearLimit();
-    // Not taken out: the next call may have room for it.
-    if (!limit.empty()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a message from ", Describe(channel.peer()),
-          " has more handles than this process has descriptors left for: it "
-          "could take ",
-          packet.handles.size(), ". ", limit));
-    }
+  // Not taken out: the next call may have room for it.
+  if (!limit.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a message from ", Describe(channel.peer()),
+        " has more handles than this process has descriptors left for: it "
+        "could take ",
+        packet.handles.size(), ". ", limit));
   }
   const absl::StatusOr<FrameHeader> header = ReadHeader(packet, carried);
   if (!header.ok()) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
@@ -29,9 +30,11 @@ struct Channel::State {
                                       HeldBy held_by);
 
   // The message that `packet`, the next one in the queue, is. Takes it out of the
-  // queue, unless its handles do not all have room here. Errors as
+  // queue, unless its handles do not all have room here. `limit`: NearLimit(), where
+  // that is why, and its sender need not lose the connection; else empty. Errors as
   // Channel::Receive().
-  absl::StatusOr<Message> TakeMessage(Channel& channel, Packet& packet);
+  absl::StatusOr<Message> TakeMessage(Channel& channel, Packet& packet,
+                                      absl::string_view limit);
 
   // The sender of a message that came. OK when it may speak, and it is then the
   // peer.

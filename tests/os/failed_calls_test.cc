@@ -326,5 +326,34 @@ TEST_F(FailedCallTest, AMessageThatLackedDescriptorsForAMomentIsReceived) {
   EXPECT_EQ(Child::Start("receive_while_a_limit_is_lifted", {}).Wait(), 0);
 }
 
+// There are some again after that was asked: as if there were none still.
+int ReceiveBeforeALimitIsLifted(const std::vector<std::string>&) {
+  auto ends = Must(Channel::Pair());
+  const CancelEvent event = Must(CancelEvent::Create());
+  const OsHandle* handles[] = {&event.handle()};
+  Must(ends.first.Send(1, {}, handles, Late()));
+  std::optional<testing::DescriptorLimit> limit;
+  limit.emplace(0);
+  // It would say that it knows of no limit.
+  ArmSyscallFault({.point = {.nth = 1, .this_thread_only = true},
+                   .only_error = EPERM,
+                   .only_call = "getrlimit",
+                   .then = [&] { limit.reset(); }});
+  const absl::Status lacking = ends.second.Receive(Late()).status();
+  testing::DisarmSyscallFault();
+  limit.reset();
+  EXPECT_TRUE(absl::IsResourceExhausted(lacking)) << lacking;
+  const absl::StatusOr<Message> received = ends.second.Receive(Late());
+  EXPECT_TRUE(received.ok()) << received.status();
+  EXPECT_TRUE(!received.ok() || received->handles.size() == 1);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kReceiveBeforeALimitIsLifted = testing::RegisterChild(
+    "receive_before_a_limit_is_lifted", &ReceiveBeforeALimitIsLifted);
+
+TEST_F(FailedCallTest, WhetherDescriptorsAreLackingIsAskedOnceOfAMessage) {
+  EXPECT_EQ(Child::Start("receive_before_a_limit_is_lifted", {}).Wait(), 0);
+}
+
 }  // namespace
 }  // namespace vmm::platform
