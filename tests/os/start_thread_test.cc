@@ -91,6 +91,9 @@ std::atomic<int> handled_elsewhere = 0;
 
 // A thread is started to see whether one can be.
 TEST(StartThreadTest, NoSignalIsDeliveredToOneThatFindsALimit) {
+  asking = 0;
+  handled_there = 0;
+  handled_elsewhere = 0;
   struct sigaction action = {};
   action.sa_handler = [](int) {
     ++(::gettid() == asking ? handled_there : handled_elsewhere);
