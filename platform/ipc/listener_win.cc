@@ -57,6 +57,7 @@ class Instance {
         ::GetLastError() != ERROR_OPERATION_ABORTED) {
       return false;
     }
+    connected_ = 0;  // Look() may have taken the event for a client.
     // If that cannot be, there is no client to find behind the event.
     if (!Begin().ok()) ::SetEvent(Raw(event_));
     return true;
