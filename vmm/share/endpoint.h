@@ -57,10 +57,10 @@ struct EndpointOptions {
   std::size_t max_sessions = 64;
   std::size_t max_user_sessions = 0;
   std::size_t max_process_sessions = 0;
-  // Leases out at once: connections over which memory was opened that is held
-  // still, or that stand still. An OpenTicket() has one; an OpenTickets() has one
-  // for each endpoint, access and 1,024 tickets. Each costs three descriptors and a
-  // thread that sleeps. The rest as above.
+  // Leases out at once: connections over which memory was opened, as long as any of
+  // it is held or the connection is there. An OpenTicket() has one; an OpenTickets()
+  // has one for each endpoint, access and 1,024 tickets. Each costs three descriptors
+  // and a thread that sleeps. The rest as above.
   std::size_t max_leases = 256;
   std::size_t max_user_leases = 0;
   std::size_t max_process_leases = 0;
