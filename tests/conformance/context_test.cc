@@ -173,8 +173,7 @@ TEST(Contexts, SayThatTheyAreDestroyed) {
   EXPECT_EQ(Child::Start("context_destroyed", {}).Wait(), 0);
 }
 
-// Documented, not measured. That the current context answers so where its device's
-// is "not yet initialized" is said of CUDA_ERROR_CONTEXT_IS_DESTROYED.
+// As documented, and measured on two H200 (driver 580.159.04).
 int Reset(const std::vector<std::string>&) {
   const platform::DriverTable cu = UninitialisedDriver();
   Checks checks;
