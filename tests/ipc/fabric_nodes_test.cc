@@ -62,6 +62,16 @@ struct Node {
                                       : own->passed_over().front().reason;
   }
 
+  // A block that the CPU reaches, so that it is a segment by itself.
+  absl::Status AllocateOnTheHost(std::uint64_t size) {
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(
+        here.device, {.sharing = SharePolicy::AnyOf(
+                          {HandleKind::kPosixFd, HandleKind::kFabric}),
+                      .also = {{Location::HostNuma(0), Access::kReadWrite}},
+                      .host_numa_node = 0}));
+    return pool->Allocate(size, nullptr).status();
+  }
+
   absl::Status Import(const platform::Message& message) {
     absl::StatusOr<ImportedAllocation> memory = ImportFabricTicket(
         TestDriver(), message.payload,
@@ -146,6 +156,8 @@ struct Node {
     } else if (words[0] == "expect-imported") {
       ExpectPattern(imported->address(), imported->requested_size(), seed());
       Tell(channel, ::testing::Test::HasFailure() ? "differs" : "ok");
+    } else if (words[0] == "pool-block") {  // Of that many MiB.
+      Tell(channel, Word(AllocateOnTheHost(seed() * kMiB)));
     } else if (words[0] == "drop") {
       own.reset();
       imported.reset();
@@ -373,6 +385,18 @@ TEST_F(Pitfall18, TheSizeIsRoundedAsTheDriverAsksForTheKinds) {
   imex.KillDaemon();  // No fabric handles, then, and no need to round.
   ExpectError(c.Ask("create 100"), CUDA_ERROR_NOT_PERMITTED, "nvidia-imex");
   EXPECT_THAT(c.Ask("kinds"), ::testing::StartsWith("POSIX fd; 6291456 bytes"));
+}
+
+// The largest block there is becomes, rounded up, larger than what keeps the books
+// of a segment can be.
+TEST_F(Pitfall18, ABlockThatIsTooLargeWhenItIsRoundedIsRefused) {
+  const ImexRoot imex;
+  RemoteNode a =
+      Start("a", imex, {{"VMMSHARE_HOST_FABRIC_GRANULARITY", "16M"}});
+  EXPECT_EQ(a.Ask("pool-block 1"), "ok");
+  constexpr std::uint64_t kMost = (std::uint64_t{1} << 40) / kMiB;
+  EXPECT_THAT(a.Ask(absl::StrCat("pool-block ", kMost - 2)),
+              HasSubstr("are more than a range of the pool can have"));
 }
 
 class Pitfall05 : public NodesTest {};

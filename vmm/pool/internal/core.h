@@ -202,6 +202,7 @@ class Core : public platform::Abandonable {
   // Whether segments can be mapped side by side.
   bool HasRanges() const;
   std::uint64_t RoundUpToUnit(std::uint64_t size) const;  // Of segments.
+  std::uint64_t LargestRange() const;
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_reserve.cc

@@ -45,6 +45,10 @@ std::uint64_t Core::RoundUpToUnit(std::uint64_t size) const {
   return RoundUp(size, unit_);
 }
 
+std::uint64_t Core::LargestRange() const {
+  return OffsetHeap::kMaxSize / unit_ * unit_;
+}
+
 std::uint64_t Core::Step() const {
   const std::uint64_t part =
       reserved_ < kLargePool ? kGrowthPart : kGrowthPartOfLarge;
@@ -112,15 +116,16 @@ absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
   step = RoundUpToUnit(step);
   const std::uint64_t least = RoundUpToUnit(request.size);
   for (;;) {
-    Place place{
-        .end = request.size, .room = std::max(least, step), .needed = least};
+    Place place{.end = request.size,
+                .room = std::min(std::max(least, step), LargestRange()),
+                .needed = least};
+    if (place.needed > place.room) return TooLarge(request);
     Range* range = nullptr;
     if (HasRanges()) {
       range = HeapOf(request).FindPlace(request, &place);
       if (range == nullptr) {
         ASSIGN_OR_RETURN(range, AddRange(request));
         place.room = range->size();
-        if (place.needed > place.room) return TooLarge(request);
       }
     }
     const std::uint64_t size =
@@ -140,7 +145,7 @@ absl::StatusOr<Range*> Core::AddRange(const Request& request) {
       std::min(std::max({kFirstSegments * options_.first_segment_size,
                          kReserved * RoundUpToUnit(reserved_),
                          kBlocks * RoundUpToUnit(request.size)}),
-               OffsetHeap::kMaxSize / unit_ * unit_);
+               LargestRange());
   Heap& heap = HeapOf(request);
   const std::uint32_t number = heap.NextRange();
   // Of its own accord the driver aligns as much as it is known to.
