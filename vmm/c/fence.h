@@ -116,7 +116,9 @@ VMMSHARE_API vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence,
 VMMSHARE_API vmmshare_status vmmshare_fence_add(vmmshare_fence* fence,
                                                 void* stream, uint64_t value,
                                                 vmmshare_error** error);
-// Later work on `stream` waits until the fence has reached `value`.
+// Later work on `stream` waits until the fence has reached `value`. As many streams
+// that wait at a time as CUDA_DEVICE_MAX_CONNECTIONS says, 8 without it, stop the
+// others of the process, unless they wait by kernels: docs/ordering.md.
 VMMSHARE_API vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence,
                                                  void* stream, uint64_t value,
                                                  vmmshare_error** error);

@@ -144,6 +144,10 @@ class Fence {
   // reached `value`, or is abandoned. For 0 there is nothing to wait for.
   // Errors as Signal(), but that the value may be any up to kMaxFenceValue;
   // ABORTED only if it was not reached before.
+  //
+  // The GPU's queues are fewer than streams: as many streams that wait at a time as
+  // CUDA_DEVICE_MAX_CONNECTIONS says, 8 without it, stop the others of the process
+  // (measured; not where waits are kernels). See docs/ordering.md.
   absl::Status Wait(CUstream stream, std::uint64_t value);
 
   // Signals `value` to each of `signals`, then waits for it from each of `waits`:

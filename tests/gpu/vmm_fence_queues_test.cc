@@ -1,0 +1,123 @@
+// Streams that wait for fences, and the other streams of their process: a device has
+// fewer hardware queues than a program has streams. docs/ordering.md has what was
+// measured. In processes of their own: how many queues there are is asked once.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tests/gpu/stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/child.h"
+#include "tests/support/must.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_array.h"
+#include "vmm/sync/fence_pool.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr std::size_t kOthers = 64;
+// Much longer than what was put on the streams takes.
+constexpr absl::Duration kForGood = absl::Milliseconds(200);
+
+// What a child finds of streams that are not to wait.
+class Streams {
+ public:
+  explicit Streams(std::size_t waiting) : waiting_(waiting), others_(kOthers) {
+    // What a driver does once for a stream it does while none waits.
+    FillAll(waiting_);
+    FillAll(others_);
+    for (const Stream& stream : waiting_) stream.Sync();
+    for (const Stream& stream : others_) stream.Sync();
+  }
+
+  const std::vector<Stream>& waiting() const { return waiting_; }
+  // How many of the others stand with a fill after `patience`, or once none does.
+  std::size_t ThatStand(absl::Duration patience) {
+    FillAll(others_);
+    const absl::Time end = absl::Now() + patience;
+    std::size_t standing = 0;
+    do {
+      standing = 0;
+      for (const Stream& stream : others_) standing += stream.IsIdle() ? 0 : 1;
+    } while (standing != 0 && absl::Now() < end);
+    return standing;
+  }
+
+ private:
+  void FillAll(const std::vector<Stream>& streams) {
+    for (const Stream& stream : streams) {
+      EXPECT_EQ(TestDriver()->cuMemsetD8Async(memory_.address(), 1, 4096,
+                                              stream.get()),
+                CUDA_SUCCESS);
+    }
+  }
+
+  const Allocation memory_ =
+      Must(Allocation::Create(FirstDevice(), {.size = 1}));
+  const std::vector<Stream> waiting_;
+  const std::vector<Stream> others_;
+};
+
+// "values" or "kernels", how many streams wait, and whether the others stand.
+int SeeWhoStands(const std::vector<std::string>& args) {
+  const Device device = FirstDevice();
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const std::size_t waits = std::stoul(args[1]);
+  const bool stand = args[2] == "all";
+  Streams streams(waits);
+  // One that all wait for is let go of by one write.
+  const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
+  std::unique_ptr<FencePool> pool;
+  std::unique_ptr<FenceArray> array;
+  if (args[0] == "values") {
+    pool = Must(FencePool::Create(device));
+  } else {
+    array = Must(FenceArray::Over(device, memory.address(), memory.size(),
+                                  FenceMechanism::kKernels));
+  }
+  Fence fence = pool != nullptr ? Must(pool->New()) : Must(array->At(0));
+  for (const Stream& stream : streams.waiting()) {
+    Must(fence.Wait(stream.get(), 1));
+  }
+  EXPECT_EQ(streams.ThatStand(stand ? kForGood : absl::Seconds(30)),
+            stand ? kOthers : 0);
+  for (const Stream& stream : streams.waiting()) EXPECT_FALSE(stream.IsIdle());
+  Must(fence.SignalFromHost(1));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kSeeWhoStands = RegisterChild("see_who_stands", &SeeWhoStands);
+
+void ExpectStand(const char* by, int waiting, const char* others,
+                 const char* connections) {
+  EXPECT_EQ(
+      Child::Start("see_who_stands", {by, std::to_string(waiting), others},
+                   {{"CUDA_DEVICE_MAX_CONNECTIONS", connections}})
+          .Wait(),
+      0);
+}
+
+// The host-memory driver has a queue for each stream.
+TEST(HardwareQueues, AsManyWaitsAsThereAreStopAllOtherStreams) {
+  const char* const others = OnHostMemoryDriver() ? "none" : "all";
+  ExpectStand("values", 8, others, "8");
+  ExpectStand("values", 32, others, "32");
+}
+
+TEST(HardwareQueues, WithThirtyTwoEightWaitsStopNoOtherStream) {
+  ExpectStand("values", 8, "none", "32");
+}
+
+TEST(HardwareQueues, WaitsByKernelsStopNoOtherStream) {
+  ExpectStand("kernels", 64, "none", "8");
+}
+
+}  // namespace
+}  // namespace vmm::testing
