@@ -219,7 +219,8 @@ void DefineFence(nb::module_& module) {
           "kernels; FailedPrecondition for others.")
       .def("wait", &Wait, nb::arg("stream"), nb::arg("value"),
            "Later work on `stream` waits until it has reached `value`; this "
-           "returns at once.\nAborted once it is abandoned. As many streams that wait "
+           "returns at once.\nAborted once it is abandoned. As many streams "
+           "that wait "
            "at a time as\nCUDA_DEVICE_MAX_CONNECTIONS says, 8 without it, stop "
            "the process's others: docs/ordering.md.")
       .def("wait", &WaitOnHost, nb::arg("value"), nb::kw_only(),
