@@ -91,6 +91,8 @@ int SeeWhoStands(const std::vector<std::string>& args) {
             stand ? kOthers : 0);
   for (const Stream& stream : streams.waiting()) EXPECT_FALSE(stream.IsIdle());
   Must(fence.SignalFromHost(1));
+  // Before the fence's memory goes.
+  for (const Stream& stream : streams.waiting()) stream.Sync();
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 const bool kSeeWhoStands = RegisterChild("see_who_stands", &SeeWhoStands);
