@@ -11,12 +11,12 @@
 namespace vmm::fabric {
 namespace {
 
+using platform::kCrcBytes;
 using platform::WireReader;
 using platform::WireWriter;
 
 constexpr std::array<std::uint8_t, 4> kMagic = {'V', 'M', 'S', 'J'};
 constexpr std::size_t kHeader = 12;
-constexpr std::size_t kCrc = 4;
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -29,7 +29,7 @@ absl::Status Malformed(absl::string_view what) {
 
 Bytes SealRecord(RecordType type, absl::Span<const std::uint8_t> body) {
   Bytes bytes;
-  bytes.reserve(kHeader + body.size() + kCrc);
+  bytes.reserve(kHeader + body.size() + kCrcBytes);
   WireWriter out(bytes);
   out.PutBytes(kMagic);
   out.Put<std::uint16_t>(kRecordVersion);
@@ -42,9 +42,9 @@ Bytes SealRecord(RecordType type, absl::Span<const std::uint8_t> body) {
 
 absl::StatusOr<absl::Span<const std::uint8_t>> OpenRecord(
     RecordType type, absl::Span<const std::uint8_t> bytes) {
-  if (bytes.size() < kHeader + kCrc || bytes.size() > kMaxRecord) {
+  if (bytes.size() < kHeader + kCrcBytes || bytes.size() > kMaxRecord) {
     return Malformed(absl::StrCat(bytes.size(), " bytes; expected ",
-                                  kHeader + kCrc, " to ", kMaxRecord));
+                                  kHeader + kCrcBytes, " to ", kMaxRecord));
   }
   WireReader reader(bytes);
   std::array<std::uint8_t, 4> magic{};
@@ -60,13 +60,11 @@ absl::StatusOr<absl::Span<const std::uint8_t>> OpenRecord(
   }
   const auto found = reader.Take<std::uint16_t>();
   const auto body = reader.Take<std::uint32_t>();
-  if (body != bytes.size() - kHeader - kCrc) {
+  if (body != bytes.size() - kHeader - kCrcBytes) {
     return Malformed(
         absl::StrCat("a body of ", body, " bytes in ", bytes.size(), " bytes"));
   }
-  WireReader end(bytes.subspan(bytes.size() - kCrc));
-  if (end.Take<std::uint32_t>() !=
-      platform::Crc32c(bytes.subspan(0, bytes.size() - kCrc))) {
+  if (!platform::TrailingCrc32c(bytes).is_right()) {
     return Malformed("the checksum is wrong");
   }
   if (found != static_cast<std::uint16_t>(type)) {
@@ -91,9 +89,7 @@ std::string TakeText(WireReader& reader) {
 void PutBlob(WireWriter& out, absl::string_view bytes) {
   platform::Check(bytes.size() <= 0xffff, "a blob has at most 65,535 bytes");
   out.Put<std::uint16_t>(static_cast<std::uint16_t>(bytes.size()));
-  for (const char c : bytes) {
-    out.Put<std::uint8_t>(static_cast<unsigned char>(c));
-  }
+  out.PutText(bytes);
 }
 
 std::string TakeBlob(WireReader& reader, std::size_t limit) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace vmm::platform {
@@ -28,6 +29,15 @@ class WireWriter {
     out_.insert(out_.end(), bytes.begin(), bytes.end());
   }
   void PutZeros(std::size_t count) { out_.insert(out_.end(), count, 0); }
+  // Its bytes alone, without a length.
+  void PutText(absl::string_view text) {
+    out_.insert(out_.end(), text.begin(), text.end());
+  }
+  // And zeros up to `room` bytes; it may not be longer.
+  void PutText(absl::string_view text, std::size_t room) {
+    PutText(text);
+    PutZeros(room - text.size());
+  }
 
  private:
   std::vector<std::uint8_t>& out_;
@@ -82,6 +92,19 @@ std::uint32_t Crc32c(absl::Span<const std::uint8_t> bytes);
 // Of what `crc` is of, with `bytes` behind it; 0 is the one of no bytes.
 std::uint32_t ExtendCrc32c(std::uint32_t crc,
                            absl::Span<const std::uint8_t> bytes);
+
+// Many formats end in the checksum of all that is before it.
+inline constexpr std::size_t kCrcBytes = 4;
+struct TrailingCrc32c {
+  // `bytes` have kCrcBytes at least.
+  explicit TrailingCrc32c(absl::Span<const std::uint8_t> bytes)
+      : stated(WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>()),
+        actual(Crc32c(bytes.first(bytes.size() - kCrcBytes))) {}
+  bool is_right() const { return stated == actual; }
+
+  std::uint32_t stated;
+  std::uint32_t actual;
+};
 
 }  // namespace vmm::platform
 

@@ -32,6 +32,16 @@ TEST(WireWriter, PutsTheLowestByteFirst) {
   EXPECT_EQ(bytes, expected);
 }
 
+TEST(WireWriter, PutsTextWithoutALengthAndFillsItsRoom) {
+  Bytes bytes;
+  WireWriter out(bytes);
+  out.PutText("\xff");
+  out.PutText("ab", 4);
+  out.PutText("abcd", 4);
+  out.PutText("", 1);
+  EXPECT_EQ(bytes, (Bytes{0xff, 'a', 'b', 0, 0, 'a', 'b', 'c', 'd', 0}));
+}
+
 TEST(WireReader, TakesWhatTheWriterPut) {
   Bytes bytes;
   WireWriter out(bytes);
@@ -190,6 +200,21 @@ TEST(Crc32c, FindsEveryFlippedBit) {
     ASSERT_NE(Crc32c(bytes), right) << "bit " << bit;
     bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
   }
+}
+
+TEST(TrailingCrc32c, IsOfAllBeforeIt) {
+  Bytes bytes = Of("123456789");
+  WireWriter(bytes).Put<std::uint32_t>(0xe3069283);
+  EXPECT_TRUE(TrailingCrc32c(bytes).is_right());
+  for (std::uint8_t& byte : bytes) {
+    byte ^= 1;
+    EXPECT_FALSE(TrailingCrc32c(bytes).is_right()) << (&byte - bytes.data());
+    byte ^= 1;
+  }
+  bytes.back() ^= 1;
+  EXPECT_EQ(TrailingCrc32c(bytes).stated, 0xe2069283u);
+  EXPECT_EQ(TrailingCrc32c(bytes).actual, 0xe3069283u);
+  EXPECT_TRUE(TrailingCrc32c(Bytes(kCrcBytes, 0)).is_right());
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 namespace vmm {
 namespace {
 
-constexpr std::size_t kCrcBytes = 4;
-
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
       "not a usable fabric ticket: ", what,
@@ -67,11 +65,9 @@ absl::StatusOr<FabricTicket> DecodeFabricTicket(
                                   " chunks; expected ",
                                   FabricTicketBytes(chunks)));
   }
-  const auto stated = WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>();
-  const std::uint32_t actual = Crc32c(bytes.first(bytes.size() - kCrcBytes));
-  if (stated != actual) {
-    return Malformed(absl::StrCat("checksum 0x", absl::Hex(stated),
-                                  "; expected 0x", absl::Hex(actual)));
+  if (const TrailingCrc32c crc(bytes); !crc.is_right()) {
+    return Malformed(absl::StrCat("checksum 0x", absl::Hex(crc.stated),
+                                  "; expected 0x", absl::Hex(crc.actual)));
   }
   WireReader reader(bytes.subspan(kTicketBytes));
   decoded.handles.resize(chunks);

@@ -17,7 +17,6 @@ constexpr std::array<std::uint8_t, 8> kMagic = {'V', 'M', 'M', 'S',
                                                 'H', 'A', 'R', 'E'};
 constexpr std::size_t kHostNameBytes = 64;
 constexpr std::size_t kReservedBytes = 12;
-constexpr std::size_t kCrcBytes = 4;
 constexpr std::uint8_t kOnDevice = CU_MEM_LOCATION_TYPE_DEVICE;
 constexpr std::uint8_t kOnHostNuma = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 
@@ -185,10 +184,7 @@ std::vector<std::uint8_t> EncodeTicket(const Ticket& ticket) {
   out.Put<std::uint32_t>(ticket.host_numa_node.value_or(0));
   out.PutZeros(4);
   out.Put<std::uint64_t>(ticket.requested_size);
-  const std::string host_name = PrintableHostName(ticket.host_name);
-  out.PutBytes({reinterpret_cast<const std::uint8_t*>(host_name.data()),
-                host_name.size()});
-  out.PutZeros(kHostNameBytes - host_name.size());
+  out.PutText(PrintableHostName(ticket.host_name), kHostNameBytes);
   out.PutZeros(kReservedBytes);
   out.Put<std::uint32_t>(Crc32c(bytes));
   return bytes;
@@ -217,11 +213,9 @@ absl::StatusOr<Ticket> DecodeTicket(absl::Span<const std::uint8_t> bytes) {
                      bytes.size(), " bytes given; expected version ",
                      kTicketVersion, " and ", kTicketBytes, " bytes"));
   }
-  const auto stated = WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>();
-  const std::uint32_t actual = Crc32c(bytes.first(kTicketBytes - kCrcBytes));
-  if (stated != actual) {
-    return Malformed(absl::StrCat("checksum 0x", absl::Hex(stated),
-                                  "; expected 0x", absl::Hex(actual)));
+  if (const TrailingCrc32c crc(bytes); !crc.is_right()) {
+    return Malformed(absl::StrCat("checksum 0x", absl::Hex(crc.stated),
+                                  "; expected 0x", absl::Hex(crc.actual)));
   }
   return DecodeBody(reader);
 }

@@ -20,7 +20,6 @@ namespace {
 // "VET" and, in the highest byte, the version.
 constexpr std::uint32_t kMagic = 0x544556;
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kChecksumAt = kIpcEventTicketBytes - 4;
 
 template <typename... Text>
 absl::Status Bad(const Text&... text) {
@@ -75,7 +74,7 @@ absl::StatusOr<IpcEventTicket> DecodeIpcEventTicket(
   in.TakeBytes(absl::MakeSpan(ticket.owner.bytes));
   in.TakeBytes(absl::MakeSpan(ticket.boot_id));
   in.TakeBytes(absl::MakeSpan(ticket.handle));
-  if (in.Take<std::uint32_t>() != Crc32c(bytes.first(kChecksumAt))) {
+  if (!TrailingCrc32c(bytes).is_right()) {
     return Bad("was damaged: its checksum is not right");
   }
   if (driver > 1) return Bad("of driver ", driver);

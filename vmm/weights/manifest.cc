@@ -19,7 +19,6 @@ constexpr std::size_t kHead = 48;
 constexpr std::size_t kEntryHead = 8;
 constexpr std::size_t kTensorHead = 24;
 constexpr std::size_t kDimensionBytes = 16;
-constexpr std::size_t kCrcBytes = 4;
 constexpr std::uint8_t kAlias = 1;
 constexpr std::uint8_t kChecksum = 2;
 
@@ -33,11 +32,6 @@ absl::Status TooMany(absl::string_view what, std::uint64_t has,
   return absl::ResourceExhaustedError(
       absl::StrCat("the manifest of a tensor set with ", has, " ", what,
                    "; at most ", limit, " are read"));
-}
-
-void PutText(WireWriter& out, absl::string_view text) {
-  out.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
 }
 
 // False when it is not there.
@@ -63,7 +57,7 @@ void PutTensor(WireWriter& out, const TensorInfo& tensor) {
     out.Put<std::uint64_t>(static_cast<std::uint64_t>(tensor.shape[i]));
     out.Put<std::uint64_t>(static_cast<std::uint64_t>(tensor.strides[i]));
   }
-  PutText(out, tensor.name);
+  out.PutText(tensor.name);
 }
 
 absl::StatusOr<TensorInfo> TakeTensor(WireReader& in) {
@@ -166,12 +160,12 @@ std::vector<std::uint8_t> EncodeManifest(const TensorManifest& manifest) {
   out.Put<std::uint32_t>(
       static_cast<std::uint32_t>(manifest.fingerprint.size()));
   out.PutZeros(4);
-  PutText(out, manifest.fingerprint);
+  out.PutText(manifest.fingerprint);
   for (const auto& [key, value] : manifest.metadata) {
     out.Put<std::uint32_t>(static_cast<std::uint32_t>(key.size()));
     out.Put<std::uint32_t>(static_cast<std::uint32_t>(value.size()));
-    PutText(out, key);
-    PutText(out, value);
+    out.PutText(key);
+    out.PutText(value);
   }
   for (const TensorInfo& tensor : manifest.tensors) PutTensor(out, tensor);
   out.Put<std::uint32_t>(Crc32c(bytes));
@@ -199,14 +193,12 @@ absl::StatusOr<TensorManifest> DecodeManifest(
     return Damaged(
         absl::StrCat("version ", version, " in ", bytes.size(), " bytes"));
   }
-  const absl::Span<const std::uint8_t> summed =
-      bytes.first(bytes.size() - kCrcBytes);
-  if (WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>() !=
-      Crc32c(summed)) {
+  if (!TrailingCrc32c(bytes).is_right()) {
     return Damaged("its checksum is another");
   }
   // Without the checksum, which is then not taken for a field.
-  WireReader in(summed.subspan(kMagic.size() + sizeof(version)));
+  WireReader in(bytes.first(bytes.size() - kCrcBytes)
+                    .subspan(kMagic.size() + sizeof(version)));
   TensorManifest manifest;
   const bool first_zeros = in.TakeZeros(6);
   manifest.generation = in.Take<std::uint64_t>();

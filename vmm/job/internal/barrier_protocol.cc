@@ -25,8 +25,7 @@ std::vector<std::uint8_t> EncodeOffer(const Offer& offer) {
     out.PutBytes(EncodeFenceTicket(fence));
   }
   out.Put<std::uint16_t>(static_cast<std::uint16_t>(offer.pool.size()));
-  out.PutBytes({reinterpret_cast<const std::uint8_t*>(offer.pool.data()),
-                offer.pool.size()});
+  out.PutText(offer.pool);
   return bytes;
 }
 

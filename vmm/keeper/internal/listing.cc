@@ -16,8 +16,7 @@ constexpr std::uint8_t kSurvivesFlag = 2;
 void PutText(WireWriter& out, absl::string_view text, std::size_t limit) {
   text = text.substr(0, limit);
   out.Put<std::uint16_t>(static_cast<std::uint16_t>(text.size()));
-  out.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  out.PutText(text);
 }
 
 // False for text that is too long, is not there or does not print.

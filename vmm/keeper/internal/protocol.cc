@@ -116,9 +116,7 @@ std::vector<std::uint8_t> EncodeRequest(const Request& request) {
   out.Put<std::uint64_t>(request.size);
   out.Put<std::uint64_t>(
       static_cast<std::uint64_t>(absl::ToInt64Milliseconds(request.wait)));
-  out.PutBytes({reinterpret_cast<const std::uint8_t*>(request.name.data()),
-                request.name.size()});
-  out.PutZeros(kMaxName - request.name.size());
+  out.PutText(request.name, kMaxName);
   if (request.ticket.has_value()) out.PutBytes(EncodeTicket(*request.ticket));
   if (fields->replaces) PutId(out, request.replaces.value_or(MemoryId()));
   return payload;

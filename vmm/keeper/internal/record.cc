@@ -20,14 +20,7 @@ constexpr std::array<std::uint8_t, 8> kMagic = {'V', 'M', 'M', 'S',
 constexpr std::uint16_t kVersion = 1;
 // A keeper that knows of no replacing must not have both.
 constexpr std::uint16_t kReplacingVersion = 2;
-constexpr std::size_t kCrcBytes = 4;
 constexpr char kPrefix[] = "vmk-";
-
-void PutText(WireWriter& out, absl::string_view text, std::size_t room) {
-  out.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  out.PutZeros(room - text.size());
-}
 
 // The first `size` of the next `room` bytes; false unless the rest is zero and
 // the text prints.
@@ -74,8 +67,8 @@ std::vector<std::uint8_t> EncodeRecord(const Record& record) {
   out.Put<std::uint8_t>(static_cast<std::uint8_t>(record.user.text().size()));
   out.Put<std::uint64_t>(record.replaces);
   out.PutZeros(9);
-  PutText(out, record.name, kMaxName);
-  PutText(out, record.user.text(), kMaxUserText);
+  out.PutText(record.name, kMaxName);
+  out.PutText(record.user.text(), kMaxUserText);
   out.PutBytes(EncodeTicket(record.ticket));
   out.Put<std::uint32_t>(Crc32c(bytes));
   return bytes;
@@ -101,9 +94,7 @@ absl::StatusOr<Record> DecodeRecord(absl::Span<const std::uint8_t> bytes) {
                                 " bytes; expected ", kVersion, " with ",
                                 kRecordBytes));
   }
-  WireReader crc(bytes.subspan(kRecordBytes - kCrcBytes));
-  if (crc.Take<std::uint32_t>() !=
-      Crc32c(bytes.subspan(0, kRecordBytes - kCrcBytes))) {
+  if (!TrailingCrc32c(bytes).is_right()) {
     return Damaged("its checksum is another");
   }
   Record record;

@@ -8,6 +8,8 @@ namespace vmm {
 
 using platform::Crc32c;
 using platform::ExtendCrc32c;
+using platform::kCrcBytes;
+using platform::TrailingCrc32c;
 using platform::WireReader;
 using platform::WireWriter;
 

@@ -21,8 +21,7 @@ constexpr std::uint32_t kVersion = 2;
 
 void PutString(WireWriter& out, const std::string& text) {
   out.Put<std::uint16_t>(static_cast<std::uint16_t>(text.size()));
-  out.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  out.PutText(text);
 }
 
 std::string TakeString(WireReader& in) {

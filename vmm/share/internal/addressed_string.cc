@@ -15,7 +15,6 @@ namespace {
 
 constexpr absl::string_view kVersion = "2:";
 constexpr std::size_t kMaxAddress = 1024;
-constexpr std::size_t kCrcBytes = 4;
 constexpr std::size_t kKeyBytes =
     sizeof(ShareKey::place) + sizeof(ShareKey::secret);
 // Key, access and the address's length.
@@ -65,12 +64,10 @@ absl::StatusOr<std::string> Decode(const AddressedForm& form,
     return NoTicket(form,
                     absl::StrCat("it holds only ", bytes.size(), " bytes"));
   }
-  const std::size_t summed = bytes.size() - kCrcBytes;
-  if (WireReader(bytes.subspan(summed)).Take<std::uint32_t>() !=
-      Crc32c(bytes.subspan(0, summed))) {
+  if (!TrailingCrc32c(bytes).is_right()) {
     return NoTicket(form, "its checksum is wrong");
   }
-  decoded.resize(summed);
+  decoded.resize(bytes.size() - kCrcBytes);
   return decoded;
 }
 
@@ -91,7 +88,7 @@ std::string FormatAddressed(const AddressedForm& form,
   out.PutBytes(invitation.key.secret);
   out.Put(static_cast<std::uint8_t>(invitation.access));
   out.Put(static_cast<std::uint16_t>(address.size()));
-  out.PutBytes(Bytes(address));
+  out.PutText(address);
   out.Put(Crc32c(bytes));
   return absl::StrCat(
       form.scheme, kVersion,

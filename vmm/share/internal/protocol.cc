@@ -65,8 +65,7 @@ absl::Status SendError(platform::Channel& channel, MessageType type,
   std::vector<std::uint8_t> payload;
   WireWriter out(payload);
   out.Put<std::uint32_t>(static_cast<std::uint32_t>(code));
-  out.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  out.PutText(text);
   return channel.Send(type, payload, {}, deadline, cancel);
 }
 

@@ -11,7 +11,6 @@ namespace {
 constexpr std::array<std::uint8_t, 8> kMagic = {'V', 'M', 'M', 'S',
                                                 'W', 'E', 'N', 'D'};
 constexpr std::uint16_t kVersion = 1;
-constexpr std::size_t kCrcBytes = 4;
 
 }  // namespace
 
@@ -51,9 +50,7 @@ absl::StatusOr<Trailer> DecodeTrailer(absl::Span<const std::uint8_t> bytes,
   trailer.manifest_offset = in.Take<std::uint64_t>();
   trailer.manifest_bytes = in.Take<std::uint64_t>();
   const bool zeros = in.TakeZeros(4) && first_zeros;
-  const auto crc = in.Take<std::uint32_t>();
-  if (version != kVersion || !zeros ||
-      crc != Crc32c(bytes.subspan(0, kTrailerBytes - kCrcBytes))) {
+  if (version != kVersion || !zeros || !TrailingCrc32c(bytes).is_right()) {
     return absl::InvalidArgumentError(
         "the end of the tensor set is damaged: its checksum is another");
   }
