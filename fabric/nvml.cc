@@ -183,7 +183,7 @@ absl::StatusOr<Nvml::Gpu> Nvml::Find(const Uuid& uuid) const {
 }
 
 absl::StatusOr<FabricInfo> Nvml::Fabric(const Gpu& gpu) const {
-  constexpr char kEntry[] = "nvmlDeviceGetGpuFabricInfoV";
+  const char* entry = "nvmlDeviceGetGpuFabricInfoV";
   int result = nvml::kFunctionNotFound;
   FabricInfo info;
   if (state_->table.fabric_v2 != nullptr) {
@@ -195,16 +195,17 @@ absl::StatusOr<FabricInfo> Nvml::Fabric(const Gpu& gpu) const {
       info.health = raw.health;
     }
   } else if (state_->table.fabric_v1 != nullptr) {
+    entry = "nvmlDeviceGetGpuFabricInfo";
     nvml::FabricInfoV1 raw{};
     result = state_->table.fabric_v1(gpu.handle, &raw);
     if (result == nvml::kSuccess) {
       info = Translate(raw.cluster, raw.status, raw.clique, raw.state);
     }
   } else {
-    return Missing(state_->origin, kEntry);
+    return Missing(state_->origin, entry);
   }
   if (result != nvml::kSuccess) {
-    return Error(result, absl::StrCat(kEntry, "()"));
+    return Error(result, absl::StrCat(entry, "()"));
   }
   info.status_text = state_->WordsFor(info.status);
   return info;

@@ -324,10 +324,14 @@ TEST_F(NvmlTest, OfACallThatFailsNamesItAndTheResult) {
   }
 }
 
-TEST_F(NvmlTest, OfAnOlderDriverThatFailsNamesTheResultToo) {
+TEST_F(NvmlTest, OfAnOlderDriverThatFailsNamesTheCallOfThatOne) {
   const Nvml nvml = Must(Load("nvmlDeviceGetGpuFabricInfoV"));
   library.fabric_result = 4;
-  EXPECT_TRUE(absl::IsPermissionDenied(nvml.Fabric(Gpu(nvml)).status()));
+  const absl::Status status = nvml.Fabric(Gpu(nvml)).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_EQ(status.message(),
+            "nvmlDeviceGetGpuFabricInfo() of a library answered 4 (no "
+            "description)");
 }
 
 TEST_F(NvmlTest, OfAFabricWithoutErrorTextsHasNoDescription) {
