@@ -21,6 +21,7 @@
 #include "platform/ipc/channel_address.h"
 #include "platform/os/process.h"
 #include "platform/os/termination.h"
+#include "platform/os/termination_scope.h"
 #include "tests/support/host_instance.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
@@ -137,6 +138,7 @@ TEST_F(ServiceManagerTest, DescriptorsThatAreStatedAndNotThereAreAProblem) {
 TEST(Termination, ARequestWaitsUntilItIsAskedFor) {
   // Whoever runs the tests may have had them ignored.
   for (int request : {SIGINT, SIGHUP}) ::signal(request, SIG_DFL);
+  const TerminationScope held;
   HoldTermination();
   EXPECT_TRUE(absl::IsDeadlineExceeded(WaitForTermination(absl::Now())));
   for (int request : {SIGTERM, SIGINT, SIGHUP}) {
@@ -152,6 +154,8 @@ TEST(Termination, WhoIgnoresARequestOutlivesIt) {
   // in the background.
   for (int request : {SIGHUP, SIGINT}) {
     const auto before = ::signal(request, SIG_IGN);
+    // What is blocked waits even if it is ignored: nothing of the round before may be.
+    const TerminationScope held;
     HoldTermination();
     ASSERT_EQ(::kill(::getpid(), request), 0);
     EXPECT_TRUE(
