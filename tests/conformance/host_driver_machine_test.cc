@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "platform/cuda/driver.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
@@ -188,17 +189,20 @@ int Starts(const std::vector<std::string>&) {
 }
 const bool kStarts = RegisterChild("starts", &Starts);
 
-// args: a name and its value. Whether the library's error has both.
+// args: a name, its value, and what is wrong with that if it matters. Whether the
+// library's error has them.
 int IsToldOf(const std::vector<std::string>& args) {
   const absl::Status status =
       platform::Driver::LoadFrom(HostDriverPath()).status();
   const std::string wanted =
       "the environment has " + args[0] + "=" + args[1] + "; expected ";
   if (absl::IsInvalidArgument(status) &&
-      absl::StrContains(status.message(), wanted)) {
+      absl::StrContains(status.message(), wanted) &&
+      (args.size() < 3 || absl::StrContains(status.message(), args[2]))) {
     return 0;
   }
-  std::fprintf(stderr, "expected \"%s\", got %s\n", wanted.c_str(),
+  std::fprintf(stderr, "expected \"%s\", got %s\n",
+               absl::StrJoin(args, "\", \"").c_str(),
                status.ToString().c_str());
   return 1;
 }
@@ -255,6 +259,15 @@ TEST(Machines, AnEnvironmentThatMakesNoSenseIsToldOrStopsTheProgram) {
     EXPECT_EQ(Child::Start("is_told_of", {name, value}, {{name, value}}).Wait(),
               0)
         << name << "=" << value;
+  }
+  // The second one is of the working directory of a drive.
+  for (const std::string path : {"kernels.so", "C:kernels.so", "C:"}) {
+    EXPECT_EQ(Child::Start("is_told_of",
+                           {"VMMSHARE_HOST_KERNELS", path, "is not absolute"},
+                           {{"VMMSHARE_HOST_KERNELS", path}})
+                  .Wait(),
+              0)
+        << path;
   }
 }
 
