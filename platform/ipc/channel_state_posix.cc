@@ -46,7 +46,7 @@ void Channel::Close() {
   peer_ = peer();
   const std::shared_ptr<State> state = std::move(state_);
   // A forked child's copy ends nothing while the parent has the connection.
-  if (state->forks != ForksSoFar()) return socket_.Reset();
+  if (!state->made.is_still_here()) return socket_.Reset();
   HangUp(std::move(socket_),
          state->epoch == ForkEpoch() ? state->held_by : HeldBy::kOthersToo,
          Connections::kOfPeers);

@@ -49,7 +49,7 @@ struct Channel::State {
   PeerPolicy policy;
   // As it was when this was made. What is forked later may go on with the socket.
   HeldBy held_by = HeldBy::kOthersToo;
-  std::uint64_t forks = ForksSoFar();
+  const MadeHere made;
   std::uint64_t epoch = ForkEpoch();
   const absl::Time start_of_system = TimeOfStart();
   mutable Mutex mutex;  // One thread receives, and another may ask.

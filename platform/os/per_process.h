@@ -3,7 +3,6 @@
 #define VMMSHARE_PLATFORM_OS_PER_PROCESS_H_
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 
 #include "platform/os/process.h"
@@ -23,7 +22,7 @@ class PerProcess {
 
   T& Get() {
     One* current = one_.load();
-    while (current == nullptr || !current->is_of_this_process()) {
+    while (current == nullptr || !current->made.is_still_here()) {
       auto made = std::make_unique<One>();
       made->of_parent = current;
       if (one_.compare_exchange_strong(current, made.get())) {
@@ -36,7 +35,7 @@ class PerProcess {
   // Null where this process did not call Get(). Neither allocates nor locks.
   T* Find() {
     One* const current = one_.load();
-    return current != nullptr && current->is_of_this_process() ? &current->value
+    return current != nullptr && current->made.is_still_here() ? &current->value
                                                                : nullptr;
   }
 
@@ -44,13 +43,12 @@ class PerProcess {
   // Neither allocates nor locks.
   bool IsOfParentAlone() const {
     const One* const current = one_.load();
-    return current != nullptr && !current->is_of_this_process();
+    return current != nullptr && !current->made.is_still_here();
   }
 
  private:
   struct One {
-    bool is_of_this_process() const { return forks == ForksSoFar(); }
-    const std::uint64_t forks = ForksSoFar();
+    const MadeHere made;
     const One* of_parent = nullptr;  // So that it is not taken for lost memory.
     T value;
   };

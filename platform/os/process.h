@@ -45,6 +45,16 @@ bool IsForkedChild();
 // Always 0 on Windows.
 std::uint64_t ForksSoFar();
 
+// An object has one to know whether it is used in the process that made it, or in a
+// forked child of that.
+class MadeHere {
+ public:
+  bool is_still_here() const { return forks_ == ForksSoFar(); }
+
+ private:
+  std::uint64_t forks_ = ForksSoFar();
+};
+
 // Another one in each forked child, and never 0: who remembers it can tell a child
 // from itself. By the process's id, and by ForksSoFar(), for a child in another
 // namespace may have its parent's id, as each container's first process has 1. What

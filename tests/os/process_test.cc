@@ -189,6 +189,17 @@ TEST_F(ProcessTest, AForkThatHasItsParentsIdIsAForkedChild) {
       testing::RunInFork([mark] { return ProcessMark() != mark ? 0 : 1; }), 0);
 }
 
+TEST_F(ProcessTest, WhatWasMadeHereIsNotHereInAFork) {
+  const MadeHere made;
+  EXPECT_TRUE(made.is_still_here());
+  EXPECT_EQ(testing::RunInFork([made] {
+              return !made.is_still_here() && MadeHere().is_still_here() ? 0
+                                                                         : 1;
+            }),
+            0);
+  EXPECT_TRUE(made.is_still_here());
+}
+
 // A fresh process, which has not used vmmshare yet.
 int ForkBeforeUse(const std::vector<std::string>&) {
   EXPECT_FALSE(AnsweredInAFork());

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "platform/os/run_detached.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
@@ -57,8 +56,7 @@ namespace vmm::c {
 
 void ImportedPoolEnd::operator()(vmm::ImportedPool* pool) const noexcept {
   // In a forked child there is nothing to wait for.
-  const bool is_forked = platform::ForksSoFar() != forks_;
-  if (!is_here_ && !is_forked &&
+  if (!is_here_ && made_.is_still_here() &&
       platform::RunDetached("vmmshare-free", [pool] { delete pool; })) {
     return;
   }

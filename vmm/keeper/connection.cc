@@ -40,7 +40,7 @@ absl::Duration WaitBefore(Deadline deadline) {
 
 void KeeperClient::Leave::operator()(Channel* channel) const {
   const std::unique_ptr<Channel> last(channel);
-  if (!last->is_open() || platform::ForksSoFar() != forks) return;
+  if (!last->is_open() || !made.is_still_here()) return;
   try {
     last->Send(keeper::kGoodbye, {}, {}, Deadline::In(kSayGoodbye))
         .IgnoreError();
@@ -54,8 +54,7 @@ absl::StatusOr<KeeperClient::Connection> KeeperClient::Dial(
   absl::StatusOr<Channel> channel =
       Channel::Connect(options.address, options.keepers, deadline);
   if (channel.ok()) {
-    return Connection(new Channel(*std::move(channel)),
-                      Leave{platform::ForksSoFar()});
+    return Connection(new Channel(*std::move(channel)));
   }
   const char* what_to_do = "";
   if (absl::IsNotFound(channel.status())) {

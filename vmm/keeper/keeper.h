@@ -274,7 +274,7 @@ class KeeperClient {
  private:
   // Says goodbye, but in a forked child, whose connection it is not.
   struct Leave {
-    std::uint64_t forks;  // Of this process, when it connected.
+    platform::MadeHere made;
     void operator()(platform::Channel* channel) const;
   };
   using Connection = std::unique_ptr<platform::Channel, Leave>;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "vmm/memory/internal/kind_choice.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/memory/stream_capture.h"
@@ -67,11 +66,10 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
   return std::unique_ptr<Pool>(new Pool(std::move(core)));
 }
 
-Pool::Pool(std::shared_ptr<pool::Core> core)
-    : core_(std::move(core)), forks_(platform::ForksSoFar()) {}
+Pool::Pool(std::shared_ptr<pool::Core> core) : core_(std::move(core)) {}
 
 Pool::~Pool() {
-  if (platform::ForksSoFar() == forks_) {
+  if (made_.is_still_here()) {
     core_->Close();
     return;
   }

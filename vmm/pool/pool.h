@@ -47,6 +47,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "platform/os/deadline.h"
+#include "platform/os/process.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/physical_memory.h"
@@ -336,13 +337,12 @@ class Pool final : public Servable {
  private:
   explicit Pool(std::shared_ptr<pool::Core> core);
   std::shared_ptr<pool::Core> core_;
-  const std::uint64_t forks_;  // When it was created.
+  const platform::MadeHere made_;
 };
 
-// The block around `inside` (see Pool::Find()), of whichever pool of this
-// process, and its ticket. NOT_FOUND when it is in none; FAILED_PRECONDITION in a
-// forked child that has made no pool itself, where its parent had; otherwise as
-// Pool::Export().
+// The block around `inside` (see Pool::Find()), of whichever pool of this process,
+// and its ticket. NOT_FOUND when it is in none; FAILED_PRECONDITION in a forked
+// child that made none itself, where its parent had; else as Pool::Export().
 absl::StatusOr<ExportedBlock> ExportAround(CUdeviceptr inside);
 
 }  // namespace vmm

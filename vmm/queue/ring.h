@@ -55,6 +55,7 @@
 #include "absl/time/time.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
+#include "platform/os/process.h"
 #include "vmm/memory/device.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
@@ -106,7 +107,7 @@ class RingHome {
   std::unique_ptr<Endpoint> endpoint_;
   Share pool_served_;
   Share fences_served_;
-  const std::uint64_t forks_;
+  const platform::MadeHere made_;
   std::atomic<std::uint64_t> writers_ = 0;
 };
 

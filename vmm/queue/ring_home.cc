@@ -4,7 +4,6 @@
 #include "platform/base/abandon.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "vmm/memory/internal/spare_context.h"
 #include "vmm/queue/ring.h"
 
@@ -36,11 +35,10 @@ RingHome::RingHome(std::unique_ptr<SpareContext> spare,
       fences_(std::move(fences)),
       endpoint_(std::move(endpoint)),
       pool_served_(std::move(pool_served)),
-      fences_served_(std::move(fences_served)),
-      forks_(platform::ForksSoFar()) {}
+      fences_served_(std::move(fences_served)) {}
 
 RingHome::~RingHome() {
-  if (platform::ForksSoFar() != forks_) {
+  if (!made_.is_still_here()) {
     platform::Abandon(std::move(spare_));
     return;
   }

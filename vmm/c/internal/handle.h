@@ -52,7 +52,7 @@ class Handle {
   Handle& operator=(const Handle&) = delete;
 
   bool is_sound() const { return mark_ == kMark; }
-  bool is_of_this_process() const { return forks_ == platform::ForksSoFar(); }
+  bool is_of_this_process() const { return made_.is_still_here(); }
 
  protected:
   Handle() = default;
@@ -65,7 +65,7 @@ class Handle {
   static constexpr std::uint32_t kMark =
       0x766d6d00 | static_cast<std::uint32_t>(type);
   std::uint32_t mark_ = kMark;
-  const std::uint64_t forks_ = platform::ForksSoFar();
+  const platform::MadeHere made_;
 };
 
 // Why a handle of `type` cannot be used. Never OK.

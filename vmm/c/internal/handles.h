@@ -89,7 +89,7 @@ class ImportedPoolEnd {
   void BeHere() { is_here_ = true; }
 
  private:
-  std::uint64_t forks_ = platform::ForksSoFar();
+  platform::MadeHere made_;
   bool is_here_ = false;
 };
 

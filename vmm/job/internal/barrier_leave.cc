@@ -48,7 +48,7 @@ class Barrier::State::Left {
 
   static std::atomic<Left*> of_this_process;
 
-  const std::uint64_t forks_ = platform::ForksSoFar();
+  const platform::MadeHere made_;
   const Left* of_parent_ = nullptr;  // So that it is not taken for lost memory.
   platform::Mutex mutex_;
   bool exiting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -62,7 +62,7 @@ std::atomic<Barrier::State::Left*> Barrier::State::Left::of_this_process = {};
 
 Barrier::State::Left& Barrier::State::Left::Get() {
   Left* current = of_this_process.load();
-  while (current == nullptr || current->forks_ != platform::ForksSoFar()) {
+  while (current == nullptr || !current->made_.is_still_here()) {
     auto made = std::make_unique<Left>();
     made->of_parent_ = current;
     if (of_this_process.compare_exchange_strong(current, made.get())) {
@@ -114,7 +114,7 @@ void Barrier::State::Left::Drop(const State& state, Link& link) {
 
 void Barrier::State::Left::StopAtExit() {
   Left* const left = of_this_process.load();
-  if (left->forks_ == platform::ForksSoFar()) left->StopAll();
+  if (left->made_.is_still_here()) left->StopAll();
 }
 
 void Barrier::State::Left::StopAll() {

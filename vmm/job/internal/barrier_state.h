@@ -56,17 +56,14 @@ std::size_t LeftAndWatched();
 class Barrier::State : public platform::Abandonable {
  public:
   State(std::uint32_t rank, platform::Driver driver, platform::CancelEvent stop)
-      : rank_(rank),
-        driver_(std::move(driver)),
-        forks_(platform::ForksSoFar()),
-        stop_(std::move(stop)) {}
+      : rank_(rank), driver_(std::move(driver)), stop_(std::move(stop)) {}
   // What a barrier's end comes to. Rank 0, by which the others learn of each
   // other, goes on watching until they have gone.
   static void Leave(std::unique_ptr<State> state);
 
   static absl::StatusOr<std::unique_ptr<State>> Make(
       std::uint32_t rank, const platform::Driver& driver);
-  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  bool IsOfAnotherProcess() const { return !made_.is_still_here(); }
   absl::Status Host(FencePool& fences, const std::string& ticket,
                     std::vector<platform::Channel> members, Deadline deadline);
   // `host` has sent the offer.
@@ -154,7 +151,7 @@ class Barrier::State : public platform::Abandonable {
 
   std::uint32_t rank_;
   const platform::Driver driver_;
-  const std::uint64_t forks_;
+  const platform::MadeHere made_;
   const platform::CancelEvent stop_;
   std::unique_ptr<ImportedFencePool> imported_;  // Goes after the fences.
   std::vector<Fence> fences_;                    // One a rank.

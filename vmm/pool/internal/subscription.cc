@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "platform/os/start_thread.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/internal/share_layout.h"
@@ -45,13 +44,8 @@ Subscription::Subscription(const platform::Driver& driver,
     : driver_(driver),
       options_(options),
       table_(std::move(table)),
-      forks_(platform::ForksSoFar()),
       channel_(std::move(channel)),
       stop_(std::move(stop)) {}
-
-bool Subscription::IsOfAnotherProcess() const {
-  return platform::ForksSoFar() != forks_;
-}
 
 Subscription::~Subscription() {
   stop_.Notify();

@@ -25,6 +25,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
+#include "platform/os/process.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/internal/share_protocol.h"
@@ -48,7 +49,7 @@ class Subscription : public platform::Abandonable {
 
   // Whether this process was forked from the one that started it. The threads
   // and what is held are that one's. No system call.
-  bool IsOfAnotherProcess() const;
+  bool IsOfAnotherProcess() const { return !made_.is_still_here(); }
 
   absl::StatusOr<ImportedBlock> Import(const PoolTicket& ticket,
                                        Deadline deadline);
@@ -157,7 +158,7 @@ class Subscription : public platform::Abandonable {
   const platform::Driver driver_;
   const ImportOptions options_;
   const std::unique_ptr<SharedTableView> table_ ABSL_PT_GUARDED_BY(mutex_);
-  const std::uint64_t forks_;  // When it was started.
+  const platform::MadeHere made_;
   platform::Channel channel_;
   const platform::CancelEvent stop_;
 

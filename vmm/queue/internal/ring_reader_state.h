@@ -55,7 +55,7 @@ class RingReader::State : public platform::Abandonable {
   State(platform::Channel channel, absl::Duration patience)
       : patience_(patience), peer_(std::move(channel), "writer") {}
 
-  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  bool IsOfAnotherProcess() const { return !made_.is_still_here(); }
   absl::Status Join(const Device& device, const RingReaderOptions& options,
                     Deadline deadline);
   absl::StatusOr<RingBuffer> Acquire(CUstream stream, Deadline deadline);
@@ -93,7 +93,7 @@ class RingReader::State : public platform::Abandonable {
   // that came of LetGoOfWriter().
   absl::Status OfFull(const ring::Buffer& buffer, const absl::Status& status);
 
-  const std::uint64_t forks_ = platform::ForksSoFar();
+  const platform::MadeHere made_;
   const absl::Duration patience_;
   ring::RingPeer peer_;
   std::optional<platform::Driver> driver_;  // Once it has joined.

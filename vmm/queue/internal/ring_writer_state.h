@@ -51,7 +51,7 @@ class RingWriter::State : public platform::Abandonable {
   }
   ~State();
 
-  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  bool IsOfAnotherProcess() const { return !made_.is_still_here(); }
   absl::Status MakeSlots(std::uint32_t count, Deadline deadline);
   absl::Status Offer(Deadline deadline);
   absl::StatusOr<RingBuffer> Acquire(CUstream stream, Deadline deadline);
@@ -79,7 +79,7 @@ class RingWriter::State : public platform::Abandonable {
   RingHome& home_;
   const std::uint64_t bytes_;
   const absl::Duration patience_;
-  const std::uint64_t forks_ = platform::ForksSoFar();
+  const platform::MadeHere made_;
   ring::RingPeer peer_;
   std::vector<ring::Slot> slots_;  // As many as there are before it is offered.
   std::uint64_t next_ = 1;         // Number of the next item.

@@ -6,7 +6,6 @@
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm {
@@ -20,14 +19,12 @@ constexpr absl::Duration kReturnTimeout = absl::Seconds(1);
 
 LeaseConnection::LeaseConnection(platform::Channel channel,
                                  const std::vector<MemoryId>& ids)
-    : forks_(platform::ForksSoFar()),
-      channel_(std::move(channel)),
-      to_return_(ids.size()) {
+    : channel_(std::move(channel)), to_return_(ids.size()) {
   for (const MemoryId& id : ids) ++held_[id].times;
 }
 
 void LeaseConnection::Return(const MemoryId& id) {
-  if (platform::ForksSoFar() != forks_) return;
+  if (!made_.is_still_here()) return;
   {
     platform::MutexLock lock(mutex_);
     const auto found = held_.find(id);
@@ -41,7 +38,7 @@ void LeaseConnection::Return(const MemoryId& id) {
 }
 
 LeaseStatus LeaseConnection::StatusOf(const MemoryId& id) {
-  if (platform::ForksSoFar() != forks_) {
+  if (!made_.is_still_here()) {
     return {absl::FailedPreconditionError(
                 "a forked child has no lease: its parent has"),
             std::nullopt};

@@ -4,7 +4,6 @@
 #define VMMSHARE_VMM_SHARE_INTERNAL_LEASE_CONNECTION_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "absl/time/time.h"
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
+#include "platform/os/process.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/lease.h"
 
@@ -45,7 +45,7 @@ class LeaseConnection {
   // REQUIRES: is_reading_ was set by this thread.
   absl::Status ReadNews() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::uint64_t forks_;  // When it was made.
+  const platform::MadeHere made_;
   platform::Channel channel_;
 
   platform::Mutex sending_;  // Held while the owner is told: up to a second.

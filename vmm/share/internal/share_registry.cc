@@ -77,7 +77,7 @@ absl::StatusOr<ShareKey> ShareRegistry::Add(Served what, ShareOptions options) {
 
 void ShareRegistry::Withdraw(std::shared_ptr<ShareRegistry> registry,
                              const ShareKey& key) {
-  if (platform::ForksSoFar() == registry->forks_) {
+  if (registry->made_.is_still_here()) {
     registry->Remove(key);
     return;
   }

@@ -92,7 +92,7 @@ class ShareRegistry : public platform::Abandonable {
   // Unless the lock is held.
   void LetGoOfMemory(const ShareKey& key);
 
-  const std::uint64_t forks_ = platform::ForksSoFar();  // When it was made.
+  const platform::MadeHere made_;
   mutable platform::Mutex mutex_;
   // By ShareKey::place.
   std::map<std::array<std::uint8_t, 8>, Entry> entries_ ABSL_GUARDED_BY(mutex_);

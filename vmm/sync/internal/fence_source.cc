@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "vmm/memory/internal/device_attribute.h"
 
 namespace vmm::fence {
@@ -53,14 +52,8 @@ absl::StatusOr<int> HostNodeOf(const Device& device) {
 
 Source::Source(platform::Driver driver, Memory& memory,
                const std::optional<Device>& device)
-    : driver_(std::move(driver)),
-      memory_(memory),
-      forks_(platform::ForksSoFar()) {
+    : driver_(std::move(driver)), memory_(memory) {
   if (device.has_value()) spare_.emplace(*device);
-}
-
-bool Source::IsOfAnotherProcess() const {
-  return platform::ForksSoFar() != forks_;
 }
 
 void Source::Release(Leaving fence) {

@@ -13,6 +13,7 @@
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/driver.h"
+#include "platform/os/process.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/spare_context.h"
 #include "vmm/pool/imported_pool.h"
@@ -63,7 +64,7 @@ class Source : public platform::Abandonable {
     return current.has_value() ? put() : result;
   }
   // Whether this process was forked from the one that made it. No system call.
-  bool IsOfAnotherProcess() const;
+  bool IsOfAnotherProcess() const { return !made_.is_still_here(); }
 
   void CountNew() { ++fences_; }
   void Release(Leaving fence);
@@ -75,7 +76,7 @@ class Source : public platform::Abandonable {
  private:
   const platform::Driver driver_;
   Memory& memory_;
-  const std::uint64_t forks_;
+  const platform::MadeHere made_;
   std::atomic<std::uint64_t> fences_ = 0;
   std::optional<SpareContext> spare_;
 };
