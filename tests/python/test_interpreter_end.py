@@ -70,6 +70,31 @@ def test_no_stream_that_was_destroyed_is_asked_after(way):
     assert done.stderr == ""
 
 
+def test_what_the_gpu_writes_to_stays_though_its_stream_is_let_go_of():
+    """By who keeps it for the pool alone, as a resource of cuda.core's does."""
+    script = """
+import atexit
+
+def late():  # After the module's own hook, which is registered later.
+    global pool
+    assert pool._forget_stream(stream.number)
+    pool = None
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    assert cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size),
+                                        ctypes.c_uint64(address)) == 0
+    print("it stays")
+atexit.register(late)
+""" + BEGIN + """
+gate = vs.FencePool().new()
+array = pool.empty(3, 'int8', stream=stream.number)
+address = array.ptr
+gate.wait(stream.number, 1)
+del array
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True,
+                          timeout=60)
+    assert (done.returncode, done.stdout) == (0, "it stays\n"), done.stderr
+
 
 def test_an_exit_waits_for_no_gpu():
     """A thread asks after the pool's stream, and stops to when the interpreter ends."""

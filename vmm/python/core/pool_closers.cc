@@ -102,11 +102,12 @@ bool PoolCloser::Forget(const std::shared_ptr<vmmshare_pool>& pool,
   const auto* const closer = std::get_deleter<PoolCloser>(pool);
   if (!closer->made_.is_still_here()) return true;
   const std::optional<StreamUse> before = closer->streams_->Take(stream);
-  if (LookFor(pool.get(), StreamUse::Now(stream), 0) != Passed::kNotYet) {
-    return true;
+  const Passed passed = LookFor(pool.get(), StreamUse::Now(stream), 0);
+  // Where the interpreter ends the pool's memory stays for it, and nobody asks.
+  if (passed != Passed::kYes && before.has_value()) {
+    closer->streams_->PutBack(*before);
   }
-  if (before.has_value()) closer->streams_->PutBack(*before);
-  return false;
+  return passed != Passed::kNotYet;
 }
 
 void PoolCloser::operator()(vmmshare_pool* pool) const {

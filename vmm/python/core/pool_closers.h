@@ -28,8 +28,8 @@ class PoolCloser {
   static void GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
                             StreamUse use);
   // Whether `stream` needs not be kept for `pool` any more, which asks the driver after
-  // it until then: the GPU has passed what went back on it before this, or that will
-  // never be known. Waits for nothing. REQUIRES: as above.
+  // it until then: the GPU has passed what went back on it before this, that will
+  // never be known, or the interpreter ends. Waits for nothing. REQUIRES: as above.
   static bool Forget(const std::shared_ptr<vmmshare_pool>& pool, void* stream);
 
  private:
