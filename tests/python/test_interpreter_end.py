@@ -96,6 +96,35 @@ del array
     assert (done.returncode, done.stdout) == (0, "it stays\n"), done.stderr
 
 
+def test_a_child_that_was_forked_after_the_import_waits_for_who_asks():
+    """It has a pool of its own. A thread asks after its stream for 50 ms of each 60."""
+    script = """
+import atexit, os, time
+began = []
+# The module's own hook comes between these two: the last one is called first.
+atexit.register(lambda: print(time.monotonic() - began[0]))
+import vmmshare
+atexit.register(lambda: began.append(time.monotonic()))
+child = os.fork()
+if child:
+    os._exit(os.waitpid(child, 0)[1] != 0)
+""" + BEGIN + """
+gate = vs.FencePool().new()
+array = pool.empty(3, 'int8', stream=stream.number)
+gate.wait(stream.number, 1)
+del array, pool
+import time
+time.sleep(0.02)
+"""
+    for _ in range(30):  # It may come between two questions.
+        done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True,
+                              timeout=60)
+        assert done.returncode == 0, done.stderr
+        if float(done.stdout) > 0.01:
+            return
+    pytest.fail("no exit waited")
+
+
 def test_an_exit_waits_for_no_gpu():
     """A thread asks after the pool's stream, and stops to when the interpreter ends."""
     stands = """

@@ -18,7 +18,8 @@ struct End {
   std::shared_mutex asking;
 };
 
-// Never destroyed: consumers let go after the end of main().
+// Never destroyed: consumers let go after the end of main(). Made by who asks first,
+// and not by the import: a child that was forked before that asks as its parent does.
 End& TheEnd() {
   static auto* const end = new End;
   return *end;
@@ -27,7 +28,7 @@ End& TheEnd() {
 void Begin() {
   End& end = TheEnd();
   end.has_begun = true;
-  // In a forked child nobody asks, and the lock may be taken for ever.
+  // In a child of one that asked nobody asks, and the lock may be taken for ever.
   if (!end.made.is_still_here()) return;
   const WithoutGil released;
   const std::lock_guard<std::shared_mutex> nobody(end.asking);
@@ -36,7 +37,6 @@ void Begin() {
 }  // namespace
 
 void WatchForTheEnd() {
-  TheEnd();
   nanobind::module_::import_("atexit").attr("register")(
       nanobind::cpp_function(&Begin));
 }
