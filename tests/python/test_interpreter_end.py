@@ -47,6 +47,16 @@ array = pool.empty(3, 'int8')
 theirs = remote.open(array.ticket())
 theirs.__dlpack__(stream=stream.number)
 """,
+    "what a library gives back by itself": """
+class Buffer:
+    def __init__(self):
+        self.number, self.address = stream.number, pool._allocate(3, stream.number)
+        self.back = pool._free
+
+    def __del__(self):
+        self.back(self.address, self.number)
+buffer = Buffer()
+""",
     # It asks again and again, also while what comes after the stream takes its time to go.
     "a pool that a thread closes": """
 import time

@@ -7,6 +7,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/interpreter_end.h"
 #include "vmm/python/core/options.h"
 #include "vmm/python/core/shape.h"
 #include "vmm/python/core/stream.h"
@@ -70,7 +71,9 @@ void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
   void* const on = StreamOrAll(stream);
   // What is freed after all is so after the default stream's work.
   PoolCloser::GoesBackAfter(pool, StreamUse::Now(NamedStreamOf(stream)));
-  Must([&](vmmshare_error** error) {
+  Must([&](vmmshare_error** error) -> vmmshare_status {
+    const NotYetTheEnd stays;
+    if (MayBeGone(NamedStreamOf(stream))) return VMMSHARE_OK;
     return vmmshare_pool_free(pool.get(), address, on, error);
   });
 }
