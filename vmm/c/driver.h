@@ -74,8 +74,9 @@ VMMSHARE_API vmmshare_status vmmshare_device_can_access(
     const vmmshare_device* device, const vmmshare_device* owner,
     int32_t* can_access, vmmshare_error** error);
 // OK when memory of this device can be shared as `kind`, one of VMMSHARE_KIND_*
-// (memory.h); otherwise why not. Tried once for each, then remembered, but
-// for a want of memory and CUDA_ERROR_UNKNOWN.
+// (memory.h); otherwise why not. Tried once for each, then remembered, but for what
+// says nothing about the kind: a want of memory, for instance, a fault in the
+// program's context, or CUDA_ERROR_UNKNOWN.
 VMMSHARE_API vmmshare_status vmmshare_device_probe(
     const vmmshare_device* device, uint32_t kind, vmmshare_error** error);
 
