@@ -67,6 +67,13 @@ int ReadNumber(const char* name, int most, int otherwise,
   return *number;
 }
 
+// What is no number of connections NVIDIA's driver does not complain of.
+int ReadConnections(int otherwise) {
+  const char* const value = Value("CUDA_DEVICE_MAX_CONNECTIONS");
+  const auto number = value == nullptr ? std::nullopt : ParseNumber<int>(value);
+  return number && *number >= 1 && *number <= 32 ? *number : otherwise;
+}
+
 bool ReadFlag(const char* name, bool otherwise) {
   return ReadNumber(name, 1, otherwise ? 1 : 0, "0 or 1") == 1;
 }
@@ -174,6 +181,7 @@ Config ReadConfig() {
   config.delay = std::chrono::microseconds(ReadNumber(
       "VMMSHARE_HOST_DELAY", 1'000'000, 0, "microseconds, from 0 to 1000000"));
   config.mps = ReadFlag("VMMSHARE_HOST_MPS", false);
+  config.connections = ReadConnections(config.mps ? 2 : 8);
   config.compute_mode = ReadWord<int>(
       "VMMSHARE_HOST_COMPUTE_MODE",
       {{"default", CU_COMPUTEMODE_DEFAULT},

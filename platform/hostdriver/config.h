@@ -54,6 +54,8 @@ struct Config {
   RdmaModel rdma = RdmaModel::kWorks;
   // Whether there are descriptors for the memory at an address.
   bool dma_buf = true;
+  // Hardware queues of a context: CUDA_DEVICE_MAX_CONNECTIONS.
+  int connections = 8;
   // How long after its submission work in a stream begins, at the earliest.
   std::chrono::microseconds delay{0};
   // Bytes of which memory with fabric handles has a multiple.

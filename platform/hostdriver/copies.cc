@@ -30,8 +30,8 @@ struct Range {
 // of each. `stream_id` as the call got it. Waits for it if `wait`.
 template <typename Transfer>
 CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
-                 std::vector<Range> ranges, bool wait,
-                 const Transfer& transfer) {
+                 std::vector<Range> ranges, bool wait, const Transfer& transfer,
+                 Queue queue = Queue::kShared) {
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(FindStream(state, call, stream_id, &stream));
   const int device = stream->context->device;
@@ -57,8 +57,8 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
     held.lock();
     return CUDA_SUCCESS;
   };
-  return wait ? RunAndWait(state, lock, stream, std::move(work))
-              : Submit(state, stream, std::move(work));
+  return wait ? RunAndWait(state, lock, stream, std::move(work), queue)
+              : Submit(state, stream, std::move(work), queue);
 }
 
 // Whether `address` is in memory of cuMemHostAlloc() or cuMemAllocManaged().
@@ -152,7 +152,8 @@ CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
       state, lock, call, stream, {{from, size, kRead}}, wait,
       [data = static_cast<std::byte*>(to), size](const auto& pieces) {
         CopyPieces({Piece{data, size, nullptr}}, pieces[0]);
-      });
+      },
+      Queue::kToHost);
 }
 
 CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,

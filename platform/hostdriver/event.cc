@@ -173,5 +173,6 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
         WaitUntilReached(now, held, *event, target,
                          [&] { return MustGiveUp(now, *context); });
         return CUDA_SUCCESS;
-      });
+      },
+      Queue::kWait);
 }

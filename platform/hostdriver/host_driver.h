@@ -70,6 +70,9 @@
 //                           default 1, on Windows always 0
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
+//   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a context, 1 to 32; default 8,
+//                           under MPS 2. So many streams that wait stop the others
+//                           as measured on an H200; fewer stop none here
 //
 // Fabric handles. The library is a stand-in NVML too (nvmlInit_v2 and those
 // that fabric/nvml.cc asks). Its answers, and the driver's, come from these,

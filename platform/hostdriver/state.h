@@ -5,6 +5,7 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,8 @@ struct Context {
   std::set<CUcontext> peers;  // Those it enabled access to.
   bool destroyed = false;
   CUresult error = CUDA_SUCCESS;  // Sticky, once a fault occurred.
+  // Streams that wait in its queues, and in those of copies to the host.
+  std::array<int, 2> waits{};
   std::shared_ptr<Stream>
       default_stream;  // The NULL stream; made on first use.
 };

@@ -1,5 +1,11 @@
 // Streams: queues of work, each with a thread that does it in order.
 //
+// A context has fewer hardware queues than streams. As many waits as there are stop
+// the context's other work, but host functions and records of events. Copies to the
+// host have as many queues of their own, in which a stream's values and waits are,
+// too, when its last other work was one. Measured: which work fewer waits stop is the
+// driver's choice, and here none.
+//
 // A context's NULL stream is a stream like others, whose work begins after all
 // earlier work of the context's blocking streams, and before which their later
 // work does not begin.
@@ -16,6 +22,15 @@
 
 namespace vmm::hostdriver {
 
+// Which hardware queue work is in.
+enum class Queue {
+  kShared,
+  kToHost,  // Copies to the host.
+  kOfLast,  // The stream's last work was in.
+  kWait,    // The same, which it keeps until it has been done.
+  kNone,
+};
+
 struct Stream {
   struct Point {  // In a stream: after its first `count` operations.
     std::shared_ptr<Stream> stream;
@@ -26,6 +41,8 @@ struct Stream {
     std::vector<Point> after;
     std::chrono::steady_clock::time_point not_before;
     bool always = false;  // Even when the context failed or ends.
+    Queue queue = Queue::kShared;
+    bool waits = false;  // In its queue, since it is the stream's next.
   };
 
   std::shared_ptr<Context> context;
@@ -38,6 +55,7 @@ struct Stream {
   std::uint64_t submitted = 0;
   std::uint64_t completed = 0;
   bool runs_here = false;  // Its last operation, on a caller's thread.
+  bool to_host = false;    // Its last work was in such a queue.
   std::shared_ptr<Capture> capture;  // While it is captured.
 
   bool IsIdle() const { return completed == submitted; }
@@ -55,7 +73,8 @@ CUresult FindStream(State& state, const char* call, CUstream id,
                     std::shared_ptr<Stream>* stream);
 
 // Queues `work`. OUT_OF_MEMORY when no thread can be had.
-CUresult Submit(State& state, const std::shared_ptr<Stream>& stream, Work work);
+CUresult Submit(State& state, const std::shared_ptr<Stream>& stream, Work work,
+                Queue queue = Queue::kShared);
 
 // The same for work that does not touch memory and must not be left out, even
 // when the context failed or ends: others may wait for its effect.
@@ -78,7 +97,8 @@ CUresult SubmitWait(State& state, const std::shared_ptr<Stream>& stream,
 
 // Does `work` in the stream's turn and returns when it is done.
 CUresult RunAndWait(State& state, Lock& lock,
-                    const std::shared_ptr<Stream>& stream, Work work);
+                    const std::shared_ptr<Stream>& stream, Work work,
+                    Queue queue = Queue::kShared);
 
 // Waits for all work of the stream, or of the context. Answers the context's
 // sticky error.

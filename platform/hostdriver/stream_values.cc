@@ -103,10 +103,14 @@ CUresult CUDAAPI cuStreamWriteValue64(CUstream id, CUdeviceptr address,
   if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(CheckWord(state, address));
   const int device = stream->context->device;
-  return Submit(state, stream, [address, value, device](State& now, Lock&) {
-    return StoreWord(now, device, address, value) ? CUDA_SUCCESS
-                                                  : CUDA_ERROR_LAUNCH_FAILED;
-  });
+  return Submit(
+      state, stream,
+      [address, value, device](State& now, Lock&) {
+        return StoreWord(now, device, address, value)
+                   ? CUDA_SUCCESS
+                   : CUDA_ERROR_LAUNCH_FAILED;
+      },
+      Queue::kOfLast);
 }
 
 CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
@@ -121,13 +125,15 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
   }
   if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(CheckWord(state, address));
-  return Submit(state, stream,
-                [address, value, flags, context = stream->context](State& now,
-                                                                   Lock& held) {
-                  return AwaitWord(now, held, *context, address, value, flags)
-                             ? CUDA_SUCCESS
-                             : CUDA_ERROR_LAUNCH_FAILED;
-                });
+  return Submit(
+      state, stream,
+      [address, value, flags, context = stream->context](State& now,
+                                                         Lock& held) {
+        return AwaitWord(now, held, *context, address, value, flags)
+                   ? CUDA_SUCCESS
+                   : CUDA_ERROR_LAUNCH_FAILED;
+      },
+      Queue::kWait);
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream id, CUhostFn function, void* data) {
@@ -137,12 +143,15 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream id, CUhostFn function, void* data) {
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(FindStream(state, "cuLaunchHostFunc", id, &stream));
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return Submit(state, stream, [function, data](State&, Lock& held) {
-    held.unlock();
-    SetInHostFunction(true);
-    function(data);
-    SetInHostFunction(false);
-    held.lock();
-    return CUDA_SUCCESS;
-  });
+  return Submit(
+      state, stream,
+      [function, data](State&, Lock& held) {
+        held.unlock();
+        SetInHostFunction(true);
+        function(data);
+        SetInHostFunction(false);
+        held.lock();
+        return CUDA_SUCCESS;
+      },
+      Queue::kNone);
 }

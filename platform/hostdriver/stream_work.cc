@@ -54,6 +54,28 @@ void NoteResult(Context& context, CUresult result) {
   if (context.error == CUDA_SUCCESS) context.error = result;
 }
 
+// Whether waits leave a queue to work of the stream.
+bool FindsQueue(const State& state, const Stream& stream, Queue queue) {
+  if (queue == Queue::kNone || queue == Queue::kWait) return true;
+  const bool to_host =
+      queue == Queue::kOfLast ? stream.to_host : queue == Queue::kToHost;
+  return stream.context->waits[to_host] < state.config.connections;
+}
+
+// Work that is the stream's next is in its queue from now on.
+void BeginIn(Stream& stream, Stream::Operation& operation) {
+  if (operation.queue == Queue::kShared || operation.queue == Queue::kToHost) {
+    stream.to_host = operation.queue == Queue::kToHost;
+  }
+  if (operation.queue != Queue::kWait || operation.waits) return;
+  operation.waits = true;
+  ++stream.context->waits[stream.to_host];
+}
+
+void EndIn(Stream& stream, const Stream::Operation& operation) {
+  if (operation.waits) --stream.context->waits[stream.to_host];
+}
+
 void Run(const std::shared_ptr<Stream>& stream) {
   State& state = GetState();
   Lock lock(state.mu);
@@ -69,15 +91,21 @@ void Run(const std::shared_ptr<Stream>& stream) {
     state.progress.wait(lock, [&] {
       return MustAbandon(state, context) || AllReached(operation.after);
     });
+    state.progress.wait(lock, [&] {
+      return MustGiveUp(state, context) ||
+             FindsQueue(state, *stream, operation.queue);
+    });
     if (state.config.delay.count() != 0) {
       state.progress.wait_until(lock, operation.not_before,
                                 [&] { return MustAbandon(state, context); });
     }
+    BeginIn(*stream, operation);
     const bool in_order =
         !MustAbandon(state, context) && context.error == CUDA_SUCCESS;
     if (in_order || operation.always) {
       NoteResult(context, operation.work(state, lock));
     }
+    EndIn(*stream, operation);
     // What the work holds is freed before anybody sees it as done.
     operation = {};
     ++stream->completed;
@@ -93,7 +121,7 @@ void Run(const std::shared_ptr<Stream>& stream) {
 }
 
 CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
-                         Work work, bool always,
+                         Work work, bool always, Queue queue,
                          std::vector<Stream::Point> after = {}) {
   if (stream->capture != nullptr) return AddToCapture(*stream, std::move(work));
   if (!stream->has_worker) {
@@ -109,7 +137,8 @@ CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
   }
   stream->queue.push_back(
       {std::move(work), std::move(after),
-       std::chrono::steady_clock::now() + state.config.delay, always});
+       std::chrono::steady_clock::now() + state.config.delay, always, queue});
+  if (stream->IsIdle()) BeginIn(*stream, stream->queue.back());
   ++stream->submitted;
   state.progress.notify_all();
   return CUDA_SUCCESS;
@@ -140,31 +169,36 @@ bool MustGiveUp(const State& state, const Context& context) {
   return MustAbandon(state, context) || context.error != CUDA_SUCCESS;
 }
 
-CUresult Submit(State& state, const std::shared_ptr<Stream>& stream,
-                Work work) {
-  return SubmitOperation(state, stream, std::move(work), /*always=*/false);
+CUresult Submit(State& state, const std::shared_ptr<Stream>& stream, Work work,
+                Queue queue) {
+  return SubmitOperation(state, stream, std::move(work), /*always=*/false,
+                         queue);
 }
 
 CUresult SubmitAlways(State& state, const std::shared_ptr<Stream>& stream,
                       Work work) {
-  return SubmitOperation(state, stream, std::move(work), /*always=*/true);
+  return SubmitOperation(state, stream, std::move(work), /*always=*/true,
+                         Queue::kNone);
 }
 
 CUresult SubmitWait(State& state, const std::shared_ptr<Stream>& stream,
                     std::vector<Stream::Point> points) {
   return SubmitOperation(
       state, stream, [](State&, Lock&) { return CUDA_SUCCESS; },
-      /*always=*/true, std::move(points));
+      /*always=*/true, Queue::kNone, std::move(points));
 }
 
 CUresult RunAndWait(State& state, Lock& lock,
-                    const std::shared_ptr<Stream>& stream, Work work) {
+                    const std::shared_ptr<Stream>& stream, Work work,
+                    Queue queue) {
   Context& context = *stream->context;
   if (stream->capture != nullptr) return AddToCapture(*stream, std::move(work));
   // With nothing to wait for, the caller's thread does as well as a worker's.
-  if (stream->IsIdle() && Predecessors(state, *stream).empty()) {
+  if (stream->IsIdle() && Predecessors(state, *stream).empty() &&
+      FindsQueue(state, *stream, queue)) {
     ++stream->submitted;
     stream->runs_here = true;
+    stream->to_host = queue == Queue::kToHost;
     const CUresult result = work(state, lock);
     NoteResult(context, result);
     stream->runs_here = false;
@@ -176,7 +210,7 @@ CUresult RunAndWait(State& state, Lock& lock,
     state.progress.notify_all();
     return result;
   }
-  RETURN_IF_FAILED(Submit(state, stream, std::move(work)));
+  RETURN_IF_FAILED(Submit(state, stream, std::move(work), queue));
   return WaitForStream(state, lock, stream);
 }
 

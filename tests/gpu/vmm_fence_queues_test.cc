@@ -3,11 +3,14 @@
 // measured. In processes of their own: how many queues there are is asked once.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/gpu/stream.h"
@@ -106,19 +109,74 @@ void ExpectStand(const char* by, int waiting, const char* others,
       0);
 }
 
-// The host-memory driver has a queue for each stream.
-TEST(HardwareQueues, AsManyWaitsAsThereAreStopAllOtherStreams) {
-  const char* const others = OnHostMemoryDriver() ? "none" : "all";
-  ExpectStand("values", 8, others, "8");
-  ExpectStand("values", 32, others, "32");
+TEST(FencesAndQueues, AsManyWaitsAsThereAreStopAllOtherStreams) {
+  ExpectStand("values", 8, "all", "8");
+  ExpectStand("values", 32, "all", "32");
 }
 
-TEST(HardwareQueues, WithThirtyTwoEightWaitsStopNoOtherStream) {
+TEST(FencesAndQueues, WithThirtyTwoEightWaitsStopNoOtherStream) {
   ExpectStand("values", 8, "none", "32");
 }
 
-TEST(HardwareQueues, WaitsByKernelsStopNoOtherStream) {
+TEST(FencesAndQueues, WaitsByKernelsStopNoOtherStream) {
   ExpectStand("kernels", 64, "none", "8");
+}
+
+// The host looks at fences in a device's memory by copies to the host.
+int LookWhileStreamsWait(const std::vector<std::string>& args) {
+  const Device device = FirstDevice();
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const bool copied = args[0] == "copied";
+  const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
+  const Allocation data = Must(Allocation::Create(device, {.size = 1}));
+  const std::unique_ptr<FenceArray> array =
+      Must(FenceArray::Over(device, memory.address(), memory.size()));
+  const std::vector<Stream> streams(8);
+  const Stream other;
+  Fence fence = Must(array->At(0));
+  for (const Stream& stream : streams) {
+    std::array<std::uint8_t, 64> bytes;
+    EXPECT_EQ(TestDriver()->cuMemsetD8Async(data.address(), 1, bytes.size(),
+                                            stream.get()),
+              CUDA_SUCCESS);
+    if (copied) {
+      EXPECT_EQ(TestDriver()->cuMemcpyDtoHAsync(bytes.data(), data.address(),
+                                                bytes.size(), stream.get()),
+                CUDA_SUCCESS);
+    }
+    stream.Sync();
+  }
+  for (const Stream& stream : streams) Must(fence.Wait(stream.get(), 2));
+  const absl::Status looked = fence.WaitOnHost(1, absl::InfinitePast());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(looked)) << looked;
+  EXPECT_EQ(absl::StrContains(looked.message(), "CUDA_DEVICE_MAX_CONNECTIONS"),
+            copied)
+      << looked;
+  if (copied) {
+    Must(fence.Signal(other.get(), 2));
+  } else {
+    Must(fence.SignalFromHost(2));
+  }
+  for (const Stream& stream : streams) stream.Sync();
+  EXPECT_EQ(Must(fence.Query()), 2u);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kLookWhileStreamsWait =
+    RegisterChild("look_while_streams_wait", &LookWhileStreamsWait);
+
+TEST(FencesAndQueues, TheHostIsAnsweredWhileAsManyStreamsWaitAsThereAre) {
+  EXPECT_EQ(Child::Start("look_while_streams_wait", {"filled"},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
+TEST(FencesAndQueues, TheHostIsToldOfQueuesWhereThoseCopiedToTheHostBefore) {
+  EXPECT_EQ(Child::Start("look_while_streams_wait", {"copied"},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
 }
 
 }  // namespace

@@ -161,7 +161,9 @@ absl::Status DeviceWords::Await(Deadline deadline) {
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(
           "the device has not answered what its fence's value is: its memory "
-          "is out of reach, or the device has stopped");
+          "is out of reach, the device has stopped, or as many streams of this "
+          "process wait after copies to the host as there are hardware queues "
+          "(CUDA_DEVICE_MAX_CONNECTIONS, 8 without it)");
     }
     if (!ask_until.Passed()) continue;
     pauses.Take(deadline);

@@ -1,9 +1,11 @@
 // DeviceWords: how the host reads and writes the words of fences in a device's
 // memory, which no CPU reaches; internal to vmm/.
 //
-// It goes through the driver, on a stream that is used for nothing else, so that it
-// does not stand behind work that waits for a fence (measured with 128 streams that
-// waited: a look takes 14 us). The stream is made with the object: making one while
+// It goes through the driver, on a stream that is used for nothing else: the words
+// come as a copy to the host, and what is written comes behind one. Those have
+// hardware queues of their own, so that they stand behind no stream that waits
+// (measured with 128: a look takes 14 us) but one that copied to the host last: with
+// as many of these as there are queues no look is answered (measured). The stream is made with the object: making one while
 // others wait can hang in the driver (seen with 64 that waited). The default stream
 // would not do: a copy on it stood behind a stream that waited (seen on H200).
 #ifndef VMMSHARE_VMM_SYNC_INTERNAL_FENCE_DEVICE_WORDS_H_

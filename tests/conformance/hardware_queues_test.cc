@@ -1,0 +1,211 @@
+// What streams that wait stop of a process's other streams, which share a context's
+// hardware queues. Measured on an H200, driver 580.159.04. In child processes: a
+// driver asks once how many queues there are to be.
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/conformance/conformance.h"
+#include "tests/support/child.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr std::size_t kOthers = 16;
+
+enum class Work {
+  kFill,
+  kValue,
+  kFromHost,
+  kWithinDevice,
+  kToHost,
+  kValueAfterToHost,
+  kFunction,
+  kRecord
+};
+
+// Streams that wait, and others.
+class Streams {
+ public:
+  Streams(Checks& checks, std::size_t waiting)
+      : cu_(DriverWithContext()),
+        checks_(checks),
+        waiting_(waiting),
+        others_(kOthers) {
+    void* host = nullptr;
+    Expect("cuMemHostAlloc", cu_.cuMemHostAlloc(&host, 4096, 0));
+    word_ = static_cast<std::uint64_t*>(host);
+    *word_ = 0;
+    Expect("cuMemAlloc", cu_.cuMemAlloc(&memory_, 4096));
+    Expect("cuEventCreate",
+           cu_.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
+    for (auto* streams : {&waiting_, &others_}) {
+      for (CUstream& stream : *streams) {
+        Expect("cuStreamCreate",
+               cu_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        Submit(Work::kFill, stream);
+      }
+    }
+    Sync();
+  }
+
+  // Has the streams wait, all for a value or all but one for an event behind that,
+  // after they copied to the host or filled. How many of the others then stand with
+  // `work`, and goes on.
+  std::size_t ThatStand(Work work, Work before, bool by_event) {
+    for (CUstream stream : waiting_) Submit(before, stream);
+    if (work == Work::kValueAfterToHost) {
+      for (CUstream stream : others_) Submit(Work::kToHost, stream);
+    }
+    Sync();
+    ++round_;
+    for (CUstream stream : waiting_) {
+      if (by_event && stream != waiting_.front()) {
+        Expect("cuStreamWaitEvent", cu_.cuStreamWaitEvent(stream, event_, 0));
+        continue;
+      }
+      Expect("cuStreamWaitValue64",
+             cu_.cuStreamWaitValue64(stream, Address(word_), round_,
+                                     CU_STREAM_WAIT_VALUE_GEQ));
+      if (by_event) {
+        Expect("cuEventRecord", cu_.cuEventRecord(event_, stream));
+      }
+    }
+    for (CUstream stream : others_) Submit(work, stream);
+    const std::size_t standing = CountStanding();
+    std::atomic_ref<std::uint64_t>(*word_).store(round_);
+    Sync();
+    return standing;
+  }
+
+ private:
+  static CUdeviceptr Address(const void* host) {
+    return reinterpret_cast<CUdeviceptr>(host);
+  }
+  void Expect(const char* what, CUresult result) {
+    checks_.Expect(what, result, CUDA_SUCCESS);
+  }
+
+  void Submit(Work work, CUstream stream) {
+    switch (work) {
+      case Work::kFill:
+        return Expect("fill", cu_.cuMemsetD8Async(memory_, 1, 64, stream));
+      case Work::kValue:
+      case Work::kValueAfterToHost:
+        return Expect("value", cu_.cuStreamWriteValue64(stream, memory_, 1, 0));
+      case Work::kFromHost:
+        return Expect("from host",
+                      cu_.cuMemcpyHtoDAsync(memory_, word_ + 8, 64, stream));
+      case Work::kWithinDevice:
+        return Expect("within the device",
+                      cu_.cuMemcpyDtoDAsync(memory_, memory_ + 64, 64, stream));
+      case Work::kToHost:
+        return Expect("to host",
+                      cu_.cuMemcpyDtoHAsync(word_ + 8, memory_, 64, stream));
+      case Work::kFunction:
+        return Expect("function", cu_.cuLaunchHostFunc(
+                                      stream, [](void*) {}, nullptr));
+      case Work::kRecord: {
+        CUevent event = nullptr;
+        Expect("cuEventCreate",
+               cu_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        Expect("record", cu_.cuEventRecord(event, stream));
+        return Expect("cuEventDestroy", cu_.cuEventDestroy(event));
+      }
+    }
+  }
+
+  // Much later than work that does not stand takes.
+  std::size_t CountStanding() {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    std::size_t standing = 0;
+    do {
+      std::this_thread::yield();
+      standing = 0;
+      for (CUstream stream : others_) {
+        standing += cu_.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY ? 1 : 0;
+      }
+    } while (standing != 0 && std::chrono::steady_clock::now() < end);
+    return standing;
+  }
+
+  void Sync() {
+    for (const auto* streams : {&waiting_, &others_}) {
+      for (CUstream stream : *streams) {
+        Expect("cuStreamSynchronize", cu_.cuStreamSynchronize(stream));
+      }
+    }
+  }
+
+  const platform::DriverTable& cu_;
+  Checks& checks_;
+  std::vector<CUstream> waiting_;
+  std::vector<CUstream> others_;
+  std::uint64_t* word_ = nullptr;
+  CUdeviceptr memory_ = 0;
+  CUevent event_ = nullptr;
+  std::uint64_t round_ = 0;
+};
+
+struct Case {
+  const char* what;
+  Work work;
+  bool behind_fills;   // Stands behind as many waits as there are queues...
+  bool behind_copies;  // ...whose streams copied to the host last.
+};
+constexpr std::array kCases = {
+    Case{"fills", Work::kFill, true, false},
+    Case{"values", Work::kValue, true, false},
+    Case{"copies from the host", Work::kFromHost, true, false},
+    Case{"copies within the device", Work::kWithinDevice, true, false},
+    Case{"copies to the host", Work::kToHost, false, true},
+    Case{"values after copies to the host", Work::kValueAfterToHost, false,
+         true},
+    Case{"host functions", Work::kFunction, false, false},
+    Case{"records of events", Work::kRecord, false, false},
+};
+
+// How many streams wait, and whether they copied to the host and wait for events.
+int SeeWhatStands(const std::vector<std::string>& args) {
+  Checks checks;
+  Streams streams(checks, std::stoul(args[0]));
+  const bool copied = args[1] == "copied";
+  for (const Case& each : kCases) {
+    const std::size_t standing =
+        streams.ThatStand(each.work, copied ? Work::kToHost : Work::kFill,
+                          /*by_event=*/args[2] == "events");
+    checks.ExpectTrue(
+        each.what,
+        standing ==
+            ((copied ? each.behind_copies : each.behind_fills) ? kOthers : 0));
+  }
+  return checks.failures();
+}
+const bool kSeeWhatStands = RegisterChild("see_what_stands", &SeeWhatStands);
+
+void ExpectStands(const char* waiting, const char* before, const char* by,
+                  const char* connections) {
+  EXPECT_EQ(Child::Start("see_what_stands", {waiting, before, by},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", connections}})
+                .Wait(),
+            0);
+}
+
+TEST(HardwareQueues, AsManyWaitsAsThereAreStopAllButCopiesToTheHost) {
+  ExpectStands("8", "filled", "values", "8");
+  ExpectStands("8", "filled", "events", "8");
+  ExpectStands("32", "filled", "values", "32");
+  ExpectStands("40", "filled", "values", "32");
+}
+
+TEST(HardwareQueues, OfStreamsThatCopiedToTheHostStopSuchCopies) {
+  ExpectStands("8", "copied", "values", "8");
+  ExpectStands("32", "copied", "values", "32");
+}
+
+}  // namespace
+}  // namespace vmm::testing
