@@ -65,6 +65,8 @@ class Streams {
     for (CUstream stream : waiting_) {
       if (by_event && stream != waiting_.front()) {
         Expect("cuStreamWaitEvent", cu_.cuStreamWaitEvent(stream, event_, 0));
+        // A driver may keep the wait for itself until work comes.
+        Submit(before, stream);
         continue;
       }
       Expect("cuStreamWaitValue64",
