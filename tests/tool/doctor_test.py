@@ -1051,6 +1051,14 @@ class Modes(DoctorTest):
             self.assertIs(result.json["nvml"]["confidential_computing"], known)
             self.assertNotIn("confidential-computing", result.notes())
 
+    def test_hardware_queues(self):
+        self.assertIsNone(self.machine.run("--json").json["limits"]["cuda_device_max_connections"])
+        self.assertIn("hardware queues 8, with MPS 2:", self.machine.flowing())
+        env = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+        limits = self.machine.run("--json", env=env).json["limits"]
+        self.assertEqual(limits["cuda_device_max_connections"], "32")
+        self.assertIn('hardware queues CUDA_DEVICE_MAX_CONNECTIONS="32"', self.machine.flowing(env=env))
+
     def test_limits_of_mps(self):
         limits = self.machine.run("--json").json["limits"]
         self.assertEqual((limits["mps_thread_percentage"], limits["mps_memory_limit"]), (None, None))

@@ -46,6 +46,7 @@ LimitsReport ExamineLimits(const std::string& root) {
       .socket_folder = ExamineSocketFolder(),
       .boot_id = platform::ThisMachine().status(),
       .visible_devices = Variable("CUDA_VISIBLE_DEVICES"),
+      .connections = Variable("CUDA_DEVICE_MAX_CONNECTIONS"),
       .mps_threads = Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
       .mps_memory = Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
       .user_is_unknown = platform::CurrentUserIsUnknown()};

@@ -28,6 +28,7 @@ struct LimitsReport {
   absl::StatusOr<std::string> socket_folder;
   absl::Status boot_id;
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
+  std::optional<std::string> connections;      // CUDA_DEVICE_MAX_CONNECTIONS.
   // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. What
   // the daemon was told to default to cannot be seen from here.
   std::optional<std::string> mps_threads;

@@ -100,6 +100,7 @@ Json LimitsJson(const LimitsReport& limits) {
       modules.ok() ? ValueJson(modules->open) : Json();
   object["rdma_modules"] = modules.ok() ? ValueJson(modules->loaded) : Json();
   object["cuda_visible_devices"] = ValueJson(limits.visible_devices);
+  object["cuda_device_max_connections"] = ValueJson(limits.connections);
   return object;
 }
 

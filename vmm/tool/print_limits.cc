@@ -107,6 +107,14 @@ void PrintLimits(const Report& report, Page* page) {
                 ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"",
                                *limits.visible_devices, "\"", hidden)
                 : "all: CUDA_VISIBLE_DEVICES is not set");
+  page->Row("hardware queues",
+            absl::StrCat(limits.connections.has_value()
+                             ? absl::StrCat("CUDA_DEVICE_MAX_CONNECTIONS=\"",
+                                            *limits.connections, "\"")
+                             : "8, with MPS 2: CUDA_DEVICE_MAX_CONNECTIONS is "
+                               "not set",
+                         "; as many streams that wait stop the others of "
+                         "their process"));
 }
 
 }  // namespace vmm::tool
