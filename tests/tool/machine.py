@@ -123,7 +123,7 @@ class Machine:
     def environment(self, changes):
         kept = {k: v for k, v in os.environ.items()
                 if not k.startswith("VMMSHARE_HOST_") and k not in
-                ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY",
+                ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MPS_PIPE_DIRECTORY",
                  "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
                  "NO_COLOR", "TERM")}
         return {**kept, "VMMSHARE_HOST_INSTANCE": INSTANCE,
