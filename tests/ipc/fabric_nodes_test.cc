@@ -45,28 +45,33 @@ std::string Word(const absl::Status& status) {
       static_cast<int>(status.code()), " ", status.message());
 }
 
+// "fd" or "fabric", each of the words from number `first` on.
+SharePolicy KindsOf(const std::vector<std::string>& words, std::size_t first) {
+  std::vector<HandleKind> kinds;
+  for (std::size_t i = first; i < words.size(); ++i) {
+    kinds.push_back(words[i] == "fd" ? HandleKind::kPosixFd
+                                     : HandleKind::kFabric);
+  }
+  return SharePolicy::AnyOf(kinds);
+}
+
 // What a node keeps between the test's requests.
 struct Node {
   explicit Node(const std::string& address) : channel(Dial(address)) {}
 
-  absl::Status Create(std::uint64_t max_chunk) {
-    absl::StatusOr<Allocation> made = Allocation::Create(
-        here.device, {.size = kSize,
-                      .sharing = SharePolicy::AnyOf(
-                          {HandleKind::kFabric, HandleKind::kPosixFd}),
-                      .max_chunk_size = max_chunk});
+  absl::Status Create(const AllocationOptions& options) {
+    absl::StatusOr<Allocation> made = Allocation::Create(here.device, options);
     if (!made.ok()) return made.status();
     own.emplace(*std::move(made));
-    // Both kinds, or the reason why fabric handles were passed over.
+    // All kinds, or the reason why the first that lacks was passed over.
     return own->passed_over().empty() ? absl::OkStatus()
                                       : own->passed_over().front().reason;
   }
 
   // A block that the CPU reaches, so that it is a segment by itself.
-  absl::Status AllocateOnTheHost(std::uint64_t size) {
+  absl::Status AllocateOnTheHost(std::uint64_t size, const SharePolicy& kinds) {
     const std::unique_ptr<Pool> pool = Must(Pool::Create(
-        here.device, {.sharing = SharePolicy::AnyOf(
-                          {HandleKind::kPosixFd, HandleKind::kFabric}),
+        here.device, {.sharing = kinds,
                       .also = {{Location::HostNuma(0), Access::kReadWrite}},
                       .host_numa_node = 0}));
     return pool->Allocate(size, nullptr).status();
@@ -105,7 +110,16 @@ struct Node {
                ? Word(Import(message))
                : absl::StrCat(static_cast<int>(ImportDescriptor(message))));
     } else if (words[0] == "create") {
-      Tell(channel, Word(Create(words.size() > 1 ? seed() * kMiB : kGranule)));
+      Tell(channel,
+           Word(Create({.size = kSize,
+                        .sharing = SharePolicy::AnyOf(
+                            {HandleKind::kFabric, HandleKind::kPosixFd}),
+                        .max_chunk_size =
+                            words.size() > 1 ? seed() * kMiB : kGranule})));
+    } else if (words[0] == "create-on-host") {  // On that node, of those kinds.
+      Tell(channel, Word(Create({.size = kSize,
+                                 .sharing = KindsOf(words, 2),
+                                 .host_numa_node = static_cast<int>(seed())})));
     } else if (words[0] == "export") {
       const absl::StatusOr<Bytes> ticket =
           ExportFabricTicket(mine->shareable());
@@ -156,8 +170,8 @@ struct Node {
     } else if (words[0] == "expect-imported") {
       ExpectPattern(imported->address(), imported->requested_size(), seed());
       Tell(channel, ::testing::Test::HasFailure() ? "differs" : "ok");
-    } else if (words[0] == "pool-block") {  // Of that many MiB.
-      Tell(channel, Word(AllocateOnTheHost(seed() * kMiB)));
+    } else if (words[0] == "pool-block") {  // Of that many MiB, of those kinds.
+      Tell(channel, Word(AllocateOnTheHost(seed() * kMiB, KindsOf(words, 2))));
     } else if (words[0] == "drop") {
       own.reset();
       imported.reset();
@@ -393,9 +407,9 @@ TEST_F(Pitfall18, ABlockThatIsTooLargeWhenItIsRoundedIsRefused) {
   const ImexRoot imex;
   RemoteNode a =
       Start("a", imex, {{"VMMSHARE_HOST_FABRIC_GRANULARITY", "16M"}});
-  EXPECT_EQ(a.Ask("pool-block 1"), "ok");
+  EXPECT_EQ(a.Ask("pool-block 1 fd fabric"), "ok");
   constexpr std::uint64_t kMost = (std::uint64_t{1} << 40) / kMiB;
-  EXPECT_THAT(a.Ask(absl::StrCat("pool-block ", kMost - 2)),
+  EXPECT_THAT(a.Ask(absl::StrCat("pool-block ", kMost - 2, " fd fabric")),
               HasSubstr("are more than a range of the pool can have"));
 }
 
@@ -427,6 +441,66 @@ TEST_F(Pitfall05, NoKindIsDroppedForWhatPasses) {
   EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
   EXPECT_EQ(a.Ask("create"), "ok");
   EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
+}
+
+// Alone each worked when it was tried, and then only the less wanted one does.
+TEST_F(Pitfall05, AKindIsTakenUpAgainWhereTheMoreWantedOnesAreRefused) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex,
+                       {{"VMMSHARE_HOST_FAIL",
+                         "cuMemCreate:3:NOT_SUPPORTED;"
+                         "cuMemCreate:4:NOT_PERMITTED"}});
+  EXPECT_THAT(a.Ask("create"), HasSubstr("handle kinds=fabric handle)"));
+  EXPECT_THAT(a.Ask("kinds"),
+              AllOf(::testing::StartsWith(
+                        "POSIX fd; 6291456 bytes; not fabric handle: "),
+                    HasSubstr("NOT_PERMITTED"), Not(HasSubstr("not POSIX"))));
+  EXPECT_EQ(a.ImportDescriptor(a.Descriptor()), "0");
+}
+
+// What is tried first is memory of the device, which has both.
+class FabricHostMemory : public NodesTest {};
+
+TEST_F(FabricHostMemory, HasTheKindsThatItCanHaveWhicheverIsWantedMost) {
+  const ImexRoot imex;
+  for (const char* kinds : {"fabric fd", "fd fabric", "fabric fd fabric"}) {
+    RemoteNode a = Start("a", imex);
+    ExpectError(a.Ask(absl::StrCat("create-on-host 0 ", kinds)),
+                CUDA_ERROR_NOT_SUPPORTED, "cuMemCreate");
+    EXPECT_THAT(a.Ask("kinds"),
+                AllOf(::testing::StartsWith(
+                          "POSIX fd; 6291456 bytes; not fabric handle: "),
+                      Not(::testing::ContainsRegex("; not .*; not "))));
+    EXPECT_EQ(a.ImportDescriptor(a.Descriptor()), "0");
+  }
+}
+
+TEST_F(FabricHostMemory, OfAPoolHasThemToo) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  EXPECT_EQ(a.Ask("pool-block 1 fabric fd"), "ok");
+  EXPECT_EQ(a.Ask("pool-block 1 fd fabric"), "ok");
+}
+
+TEST_F(FabricHostMemory, FailsForWhatIsAskedForAlone) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  for (const char* request :
+       {"create-on-host 0 fabric", "pool-block 1 fabric"}) {
+    ExpectError(a.Ask(request), CUDA_ERROR_NOT_SUPPORTED,
+                "handle kinds=fabric handle)");
+  }
+}
+
+// A NUMA node that is not there: whatever the kinds.
+TEST_F(FabricHostMemory, NamesTheRefusalOfEachKindTheFirstOnesFirst) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  const std::string word = a.Ask("create-on-host 7 fabric fd");
+  ExpectError(word, CUDA_ERROR_INVALID_VALUE, "handle kinds=fabric handle)");
+  EXPECT_THAT(word.substr(word.find("handle kinds=fabric handle)")),
+              HasSubstr("handle kinds=POSIX fd)"));
+  EXPECT_THAT(word, Not(HasSubstr("POSIX fd + fabric handle")));
 }
 
 // --- Over a connection ------------------------------------------------------

@@ -17,16 +17,37 @@ namespace {
 
 using platform::Driver;
 
-// Creates memory with all kinds of `choice`. Each worked alone; where the
-// driver refuses them together, the least wanted is dropped, with the reason; not
-// for what says nothing about kinds.
+// `kinds`, which are the policy's, the most wanted first.
+absl::InlinedVector<HandleKind, 3> InOrder(const SharePolicy& policy,
+                                           HandleKindSet kinds) {
+  absl::InlinedVector<HandleKind, 3> ordered;
+  for (HandleKind kind : policy.kinds()) {
+    if (kinds.Has(kind)) ordered.push_back(kind);
+    kinds.Remove(kind);
+  }
+  return ordered;
+}
+
+// Creates memory with all kinds of `choice`. Each worked alone, for memory of the
+// device: memory of the host may lack one, and the driver may refuse them together.
+// Then fewer are tried, every set that has the most wanted kind before those that
+// lack it, and so on; not for what says nothing about kinds. Where none works, the
+// first kind's reason, with the others' in the message.
 absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                                           const Location& where,
                                           const AllocationOptions& options,
                                           bool rdma, KindChoice& choice) {
-  const absl::Span<const HandleKind> wanted = options.sharing.kinds();
-  auto least = wanted.rbegin();
-  for (;;) {
+  const absl::InlinedVector<HandleKind, 3> wanted =
+      InOrder(options.sharing, choice.kinds);
+  const std::size_t count = wanted.size();
+  // Of each kind, of the last set that had it: where none works, of it alone.
+  absl::InlinedVector<absl::Status, 3> refusals(count);
+  // A bit for each kind, the most wanted one's the highest.
+  for (unsigned set = (1u << count) - 1;; --set) {
+    choice.kinds = {};
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((set >> (count - 1 - i) & 1) != 0) choice.kinds.Add(wanted[i]);
+    }
     ASSIGN_OR_RETURN(
         const std::uint64_t granularity,
         PhysicalMemory::Granularity(driver, where, choice.kinds, rdma));
@@ -34,15 +55,28 @@ absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                      LayOut(options.size, options.max_chunk_size, granularity));
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
         driver, where, layout, choice.kinds, options.sharing.users(), rdma);
-    if (memory.ok() || MayPass(memory.status())) return memory;
+    if (memory.ok()) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if (choice.kinds.Has(wanted[i])) continue;
+        choice.passed_over.push_back({wanted[i], refusals[i]});
+      }
+      return memory;
+    }
     // No kind is given up for a flag that the program can do without.
-    if (rdma && options.rdma == Rdma::kTry) return memory.status();
-    while (least != wanted.rend() && !choice.kinds.Has(*least)) ++least;
-    if (least == wanted.rend()) return memory.status();
-    choice.kinds.Remove(*least);
-    if (choice.kinds.empty()) return memory.status();
-    choice.passed_over.push_back({*least, memory.status()});
+    if (count == 0 || MayPass(memory.status()) ||
+        (rdma && options.rdma == Rdma::kTry)) {
+      return memory;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (choice.kinds.Has(wanted[i])) refusals[i] = memory.status();
+    }
+    if (set == 1) break;
   }
+  absl::Status none = refusals.front();
+  for (std::size_t i = 1; i < count; ++i) {
+    none = platform::Annotate(none, "", refusals[i].message());
+  }
+  return none;
 }
 
 absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
