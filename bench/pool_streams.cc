@@ -199,7 +199,7 @@ bool PrintStreamTable(const Device& device, int most) {
   bool ok = true;
   std::printf(
       "streams  peak live    random blocks: reserved, an operation while the "
-      "pool grows, and after; allocate and free 64 KiB in turn\n");
+      "pool grows, and after; allocate and free 4 KiB in turn, and 64 KiB\n");
   for (int count = 1; count <= most; count *= count < 64 ? 4 : 2) {
     const Streams streams(device.driver(), count);
     for (const bool ours : {true, false}) {
@@ -208,20 +208,23 @@ bool PrintStreamTable(const Device& device, int most) {
       absl::StatusOr<std::unique_ptr<Allocator>> pool = make(device);
       if (!pool.ok() && !ours) continue;  // It has none.
       const Measured blocks = RandomBlocks(**pool, streams);
-      pool->reset();
-      pool = make(device);
-      if (!pool.ok()) {
-        std::printf("%s\n", pool.status().ToString().c_str());
-        ok = ok && !ours;
-        continue;
-      }
-      const Measured turns = RoundRobin(**pool, streams, 65536);
       std::printf("%7d %7.0f MiB", count, blocks.peak);
       PrintRow(ours ? "vmmshare" : "cuMemAllocAsync", blocks);
-      PrintRow("in turn", turns);
+      if (ours) ok = ok && blocks.ok;
+      for (const std::uint64_t size : {4096, 65536}) {
+        pool->reset();
+        pool = make(device);
+        if (!pool.ok()) {
+          std::printf("%s", pool.status().ToString().c_str());
+          ok = ok && !ours;
+          break;
+        }
+        const Measured turns = RoundRobin(**pool, streams, size);
+        PrintRow("in turn", turns);
+        if (ours) ok = ok && turns.ok;
+      }
       std::printf("\n");
       std::fflush(stdout);
-      if (ours) ok = ok && blocks.ok && turns.ok;
     }
   }
   return ok;
