@@ -371,6 +371,31 @@ Device DeviceThatIsAsked() {
   return Must(Device::ByOrdinal(ChangedDriver(table), 0));
 }
 
+// A driver may have that question wait for another thread's call.
+TEST_F(PoolTickets,
+       BlocksAreImportedWhileADriverIsAskedWhetherAStreamHasPassed) {
+  const Device its = DeviceThatIsAsked();
+  const std::unique_ptr<ImportedPool> peer = Must(ImportedPool::Subscribe(
+      its.driver(), publication_->ticket(), {}, Late()));
+  ImportedBlock first = Must(peer->Import(tickets_[0], Late()));
+  std::promise<void> asked;
+  std::promise<void> answers;
+  AtEventQuery() = [&] {
+    asked.set_value();
+    answers.get_future().wait_for(std::chrono::seconds(10));
+  };
+  Must(peer->ReleaseAfter(std::move(first), nullptr));
+  asked.get_future().wait();
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(peer->statistics().releasing, 1u);
+  const absl::StatusOr<ImportedBlock> second =
+      peer->Import(ticket_, absl::InfinitePast());
+  EXPECT_TRUE(second.ok()) << second.status();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  answers.set_value();
+  ExpectSoon([&peer] { return peer->statistics().releasing == 0; });
+}
+
 // Has what comes on `stream` wait for all that is on `other`.
 void BeBehind(CUstream stream, CUstream other) {
   const platform::Driver driver = TestDriver();

@@ -87,7 +87,12 @@ void Subscription::ReleaseLoop() {
     // A stream whose work failed keeps its blocks: nobody knows what the GPU
     // still does with them.
     for (auto batch = releasing_.begin(); batch != releasing_.end();) {
-      absl::StatusOr<bool> has_passed = HasPassed(batch->point);
+      // The driver may have it wait for another thread's call, as one that frees
+      // does. Nobody else takes a batch out.
+      const OwnedEvent& point = batch->point;
+      lock.Unlock();
+      const absl::StatusOr<bool> has_passed = HasPassed(point);
+      lock.Lock();
       if (!has_passed.ok()) last_error_ = has_passed.status();
       const auto looked_at = batch++;
       if (has_passed.ok() && *has_passed) {
