@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -174,6 +175,87 @@ TEST(FencesAndQueues, TheHostIsAnsweredWhileAsManyStreamsWaitAsThereAre) {
 
 TEST(FencesAndQueues, TheHostIsToldOfQueuesWhereThoseCopiedToTheHostBefore) {
   EXPECT_EQ(Child::Start("look_while_streams_wait", {"copied"},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
+// As many streams as there are queues, which filled last and wait until LetGo(). It
+// tries no kind of handle.
+class Held {
+ public:
+  explicit Held(const Device& device)
+      : memory_(Must(Allocation::Create(
+            device, {.size = 1, .sharing = SharePolicy::Private()}))),
+        array_(Must(FenceArray::Over(device, memory_.address(), 256))),
+        fence_(Must(array_->At(0))),
+        streams_(8) {
+    for (const Stream& stream : streams_) {
+      EXPECT_EQ(TestDriver()->cuMemsetD8Async(memory_.address() + 4096, 1, 64,
+                                              stream.get()),
+                CUDA_SUCCESS);
+      stream.Sync();
+      Must(fence_.Wait(stream.get(), 1));
+    }
+  }
+  ~Held() {
+    LetGo();
+    for (const Stream& stream : streams_) stream.Sync();
+  }
+  void LetGo() {
+    if (Must(fence_.Query()) == 0) Must(fence_.SignalFromHost(1));
+  }
+
+ private:
+  const Allocation memory_;
+  const std::unique_ptr<FenceArray> array_;
+  Fence fence_;
+  const std::vector<Stream> streams_;
+};
+
+int TryAKindWhileStreamsWait(const std::vector<std::string>& args) {
+  const Device device = FirstDevice();
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const absl::Status known = device.Probe(kForeignKind);
+  Held held(device);
+  absl::Status tried;
+  std::thread first([&] { tried = device.Probe(kNativeKind); });
+  if (args[0] == "others") {
+    absl::SleepFor(kForGood);
+    const absl::Time begin = absl::Now();
+    EXPECT_EQ(device.Probe(kForeignKind), known);
+    Must(Allocation::Create(device,
+                            {.size = 1, .sharing = SharePolicy::Private()}));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+    held.LetGo();
+  }
+  first.join();
+  if (args[0] == "others") {
+    EXPECT_TRUE(tried.ok()) << tried;
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  }
+  EXPECT_TRUE(absl::IsUnavailable(tried)) << tried;
+  EXPECT_TRUE(absl::StrContains(tried.message(), "CUDA_DEVICE_MAX_CONNECTIONS"))
+      << tried;
+  held.LetGo();
+  // It was of a moment, and what the device comes to now is there.
+  const absl::Status again = device.Probe(kNativeKind);
+  EXPECT_TRUE(again.ok()) << again;
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kTryAKindWhileStreamsWait =
+    RegisterChild("try_a_kind_while_streams_wait", &TryAKindWhileStreamsWait);
+
+TEST(FencesAndQueues, WhoTriesAKindWhileAsManyWaitAsThereAreStopsNobodyElse) {
+  EXPECT_EQ(Child::Start("try_a_kind_while_streams_wait", {"others"},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
+TEST(FencesAndQueues, AKindIsTriedForTenSecondsWhileAsManyWaitAsThereAre) {
+  EXPECT_EQ(Child::Start("try_a_kind_while_streams_wait", {"alone"},
                          {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
                 .Wait(),
             0);

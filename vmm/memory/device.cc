@@ -45,8 +45,8 @@ absl::StatusOr<std::string> ReadName(const Driver& driver, CUdevice device) {
 
 }  // namespace
 
-// What Probe() found, per kind. Held for the length of one try, so that two
-// threads do not try the same kind at once.
+// What Probe() found, per kind. A try waits for the device, and others' calls do not
+// wait for it: two threads may try the same kind at once.
 class Device::ProbeCache {
  public:
   absl::Status Get(const Device& device, HandleKind kind) {
@@ -54,7 +54,9 @@ class Device::ProbeCache {
     if (const auto known = results_.find(kind); known != results_.end()) {
       return known->second;
     }
+    lock.Unlock();
     absl::Status result = ProbeKind(device, kind);
+    lock.Lock();
     // What the driver has no name for may be of the kind, or pass.
     if (!MayPass(result) && platform::ResultOf(result) != CUDA_ERROR_UNKNOWN) {
       results_.emplace(kind, result);

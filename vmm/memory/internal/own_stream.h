@@ -10,9 +10,12 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
+#include "platform/os/deadline.h"
 
 namespace vmm {
 
@@ -33,6 +36,14 @@ using OwnedStream = platform::Owned<OwnStreamTraits>;
 
 // A non-blocking one of the current context. Errors as the driver answers.
 absl::StatusOr<OwnedStream> MakeOwnStream(const platform::Driver& driver);
+
+// Waits until what is on the stream is done, or has failed, as cuStreamSynchronize()
+// says next. False: it stands, and may go on at any time, so that what it uses must
+// stay for good. After an error that call has to wait.
+absl::StatusOr<bool> HasEndedBy(const OwnedStream& own, Deadline deadline);
+
+// UNAVAILABLE, for who tells of it: the device has not done `what`.
+absl::Status StandsStill(absl::string_view what);
 
 }  // namespace vmm
 

@@ -22,15 +22,28 @@ namespace {
 
 using platform::Driver;
 
-// On a stream of its own, beside whatever the program does or captures.
-absl::Status WriteAndRead(const Driver& driver, CUdeviceptr address) {
+// For a word to be written, which takes microseconds where nothing stops the device.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+// On a stream of its own, beside whatever the program does or captures. `mapping`
+// stays for good where the device may still come to it.
+absl::Status WriteAndRead(const Driver& driver, Mapping mapping) {
   constexpr std::uint32_t kWritten = 0x5eed1234;
   std::uint32_t read = 0;
+  const CUdeviceptr address = mapping.address();
+  auto kept = std::make_unique<Mapping>(std::move(mapping));
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   absl::Status done =
       driver.Error(driver->cuMemsetD32Async(address, kWritten, 1, stream),
                    "cuMemsetD32Async() on imported memory");
+  const absl::StatusOr<bool> ended = HasEndedBy(own, Deadline::In(kPatience));
+  if (ended.ok() && !*ended) {
+    static_cast<void>(kept.release());
+    return StandsStill("a fill of imported memory in 10 s");
+  }
+  done.Update(ended.status());
+  // Not before: to such memory of the host the call returns when the copy is made.
   if (done.ok()) {
     done = driver.Error(
         driver->cuMemcpyDtoHAsync(&read, address, sizeof(read), stream),
@@ -52,13 +65,13 @@ absl::Status WriteAndRead(const Driver& driver, CUdeviceptr address) {
 // Writes and reads back one word. Only where the program has made the device's
 // primary context active already: a probe creates no context, which would cost
 // some hundred megabytes of the device.
-absl::Status Touch(const Device& device, CUdeviceptr address) {
+absl::Status Touch(const Device& device, Mapping mapping) {
   ASSIGN_OR_RETURN(const bool active, PrimaryContext::IsActive(device));
   if (!active) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PrimaryContext context,
                    PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
-  return WriteAndRead(device.driver(), address);
+  return WriteAndRead(device.driver(), std::move(mapping));
 }
 
 absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
@@ -86,7 +99,7 @@ absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
       Mapping::Map(std::make_shared<AddressRange>(std::move(range)), 0,
                    imported));
   RETURN_IF_ERROR(mapping.SetAccess({{here, Access::kReadWrite}}));
-  return Touch(device, mapping.address());
+  return Touch(device, std::move(mapping));
 }
 
 // Of cuMemAlloc()'s memory: made and exported. Its maker cannot open it.
