@@ -4,8 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <future>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -13,9 +18,12 @@
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
 #include "tests/job/local_job.h"
+#include "tests/support/child.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/test_driver.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -276,6 +284,60 @@ TEST(Handshake, FindsMemoryThatIsNotTheOwners) {
                       HasSubstr("[wrong-data]")));
     EXPECT_TRUE(met.matrix.WhyNot(1, 0).ok());
   }
+}
+
+// As many streams of the ranks' process wait as there are hardware queues, which stops
+// the copies of a handshake.
+int MeetWhileStreamsWait(const std::vector<std::string>&) {
+  const platform::Driver& driver = TestDriver();
+  const Device device = Must(DeviceOf(0));
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  // Kinds are tried before, which is another wait.
+  const Allocation memory = Must(
+      Allocation::Create(device, {.size = 1, .sharing = job::JobSharing()}));
+  const std::unique_ptr<FencePool> fences = Must(FencePool::Create(device));
+  Fence fence = Must(fences->New());
+  std::array<CUstream, 8> streams;
+  for (CUstream& stream : streams) {
+    EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuMemsetD8Async(memory.address(), 1, 64, stream),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+    Must(fence.Wait(stream, 1));
+  }
+  // Without a deadline it would not return before.
+  std::promise<void> met;
+  std::thread lets_go([&] {
+    met.get_future().wait_for(std::chrono::seconds(20));
+    Must(fence.SignalFromHost(1));
+  });
+  LocalJob job(2);
+  const auto first = [&device](int) { return device; };
+  for (const HandshakeResult& result :
+       MeetAll(job, {0, 1}, absl::Seconds(4), first)) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    const std::string why(result.matrix.AllReach().message());
+    EXPECT_TRUE(absl::StrContains(why, "CUDA_DEVICE_MAX_CONNECTIONS")) << why;
+  }
+  met.set_value();
+  lets_go.join();
+  // What stood goes on, in memory that is still there.
+  for (CUstream stream : streams) {
+    EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kMeetWhileStreamsWait =
+    RegisterChild("meet_while_streams_wait", &MeetWhileStreamsWait);
+
+TEST(Handshake, ReturnsByItsDeadlineWhileAsManyStreamsWaitAsThereAreQueues) {
+  EXPECT_EQ(Child::Start("meet_while_streams_wait", {},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
 }
 
 }  // namespace

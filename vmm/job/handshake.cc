@@ -35,13 +35,19 @@ constexpr std::uint64_t SlotOf(std::uint32_t rank) {
 static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
 
 // The nonce is in the memory when this returns: whoever is told of it next may
-// be another rank, whose reads nothing else orders after ours.
-absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce) {
+// be another rank, whose reads nothing else orders after ours. `stands`: it is not,
+// and may come at any time.
+absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce,
+                   Deadline deadline, bool* stands) {
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   absl::Status written = driver.Error(
       driver->cuMemcpyHtoDAsync(to, nonce.data(), nonce.size(), stream),
       "cuMemcpyHtoDAsync(trial memory)");
+  const absl::StatusOr<bool> ended = HasEndedBy(own, deadline);
+  *stands = ended.ok() && !*ended;
+  if (*stands) return StandsStill("a copy to trial memory in time");
+  written.Update(ended.status());
   written.Update(driver.Error(driver->cuStreamSynchronize(stream),
                               "cuStreamSynchronize(trial memory)"));
   return written;
@@ -67,13 +73,15 @@ absl::Status Expect(const Driver& driver, CUdeviceptr at, const Nonce& nonce,
 class Self {
  public:
   Self(const absl::StatusOr<Device>& device, fabric::Exchange& exchange,
-       const HandshakeOptions& options)
+       const HandshakeOptions& options, Deadline deadline)
       : device_(device),
         options_(options),
         offer_(Offer::Make(device, kTrialBytes, JobSharing(), exchange,
                            options.job)) {
     if (!offer_.card().trouble.empty()) return;
-    const absl::Status ready = Prepare();
+    bool stands = false;
+    const absl::Status ready = Prepare(deadline, &stands);
+    if (stands) KeepForGood(std::move(offer_).TakeMemory());
     if (!ready.ok()) {
       offer_.card().trouble =
           Refuse(ready, "no-context",
@@ -101,13 +109,20 @@ class Self {
   }
 
  private:
-  absl::Status Prepare() {
+  // What the device may still write to.
+  template <typename Memory>
+  static void KeepForGood(Memory memory) {
+    static_cast<void>(new Memory(std::move(memory)));
+  }
+
+  absl::Status Prepare(Deadline deadline, bool* stands) {
     ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
     ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
     Nonce nonce{};
     RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(nonce)));
     offer_.card().nonce = nonce;
-    return Write(device_->driver(), offer_.memory()->address(), nonce);
+    return Write(device_->driver(), offer_.memory()->address(), nonce, deadline,
+                 stands);
   }
 
   // Tries every kind with `owner` until one works.
@@ -132,7 +147,7 @@ class Self {
   absl::Status Try(const JobCard& owner, HandleKind kind, Deadline deadline) {
     const Driver& driver = device_->driver();
     ASSIGN_OR_RETURN(
-        const ImportedAllocation memory,
+        ImportedAllocation memory,
         ImportFrom(*device_, owner, kind,
                    {.grants = {{Location::On(*device_), Access::kReadWrite}}},
                    options_.job, deadline));
@@ -144,7 +159,10 @@ class Self {
     Nonce mine{};
     RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(mine)));
     const CUdeviceptr slot = memory.address() + SlotOf(card().rank);
-    RETURN_IF_ERROR(Write(driver, slot, mine));
+    bool stands = false;
+    const absl::Status written = Write(driver, slot, mine, deadline, &stands);
+    if (stands) KeepForGood(std::move(memory));
+    RETURN_IF_ERROR(written);
     return Expect(driver, slot, mine, "this rank");
   }
 
@@ -223,7 +241,7 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
 
   std::optional<RelaxedCapture> relaxed;
   if (device.ok()) relaxed.emplace(device->driver());
-  Self self(device, exchange, options);
+  Self self(device, exchange, options, Deadline::In(time / 4));
   fabric::Gathered gathered =
       fabric::Gather(exchange, "card", fabric::EncodeCard(self.card()),
                      Deadline::In(time / 2));

@@ -92,7 +92,9 @@ struct HandshakeResult {
 // all ranks then learn. Takes two rounds of the exchange, and 2 MiB of the
 // device while it runs. Breaks no capture of a stream: calls of `exchange` on this
 // thread too are in relaxed mode. Returns by `deadline`: half of the time is for all
-// ranks to come, and one that hangs takes no more of the rest than its share.
+// ranks to come, and one that hangs takes no more of the rest than its share. Later
+// by 10 s where it is the first to try a kind of handle and the device does nothing
+// (Device::Probe). Trial memory that the device has not done with stays for good.
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
                           const HandshakeOptions& options, Deadline deadline);
