@@ -261,5 +261,34 @@ TEST(FencesAndQueues, AKindIsTriedForTenSecondsWhileAsManyWaitAsThereAre) {
             0);
 }
 
+int ClearWhileStreamsWait(const std::vector<std::string>&) {
+  const Device device = FirstDevice();
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
+  const std::unique_ptr<FenceArray> array =
+      Must(FenceArray::Over(device, memory.address(), memory.size()));
+  Held held(device);
+  const absl::Status cleared = array->Clear(Deadline::In(kForGood));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(cleared)) << cleared;
+  EXPECT_TRUE(absl::StrContains(cleared.message(), "may do so yet")) << cleared;
+  EXPECT_TRUE(
+      absl::StrContains(cleared.message(), "streams of this process wait as"))
+      << cleared;
+  held.LetGo();
+  Must(array->Clear(Deadline::In(absl::Seconds(30))));
+  EXPECT_EQ(Must(Must(array->At(0)).Query()), 0u);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kClearWhileStreamsWait =
+    RegisterChild("clear_while_streams_wait", &ClearWhileStreamsWait);
+
+TEST(FencesAndQueues, WhatClearDidNotAwaitIsAwaitedByTheNext) {
+  EXPECT_EQ(Child::Start("clear_while_streams_wait", {},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
 }  // namespace
 }  // namespace vmm::testing

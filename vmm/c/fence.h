@@ -76,7 +76,10 @@ VMMSHARE_API void vmmshare_fence_array_close(vmmshare_fence_array* array);
 // Fences; 0 for NULL.
 VMMSHARE_API uint64_t
 vmmshare_fence_array_size(const vmmshare_fence_array* array);
-// Makes all of them new, of value 0: one process does, before any uses them.
+// Makes all of them new, of value 0: one process does, before any uses them. It is a
+// fill, which stands while as many streams of the process wait as there are hardware
+// queues (docs/ordering.md). DEADLINE_EXCEEDED: the zeros may come yet, and until they
+// have the memory must stay mapped. Call it again to wait for them.
 VMMSHARE_API vmmshare_status vmmshare_fence_array_clear(
     vmmshare_fence_array* array, int64_t timeout_ns, vmmshare_error** error);
 // Fence `index`. INVALID_ARGUMENT from vmmshare_fence_array_size() on. It has no

@@ -85,7 +85,11 @@ class FenceArray {
   absl::StatusOr<Fence> At(std::uint64_t index);
 
   // Makes all of them new, of value 0: to be called by one process before
-  // others use them. DEADLINE_EXCEEDED, or as the driver reports.
+  // others use them. It is a fill, which stands while as many streams of the process
+  // wait as there are hardware queues (docs/ordering.md). DEADLINE_EXCEEDED: the
+  // zeros may come yet; until they have, the host is answered of no fence of the
+  // array, and the memory must stay mapped, also when the array has gone. Call it
+  // again to wait for them. Else as the driver reports.
   // REQUIRES: nobody uses them, and no other array is over them that was used:
   // it remembers what it saw.
   absl::Status Clear(Deadline deadline);

@@ -109,7 +109,9 @@ void DefineFenceArray(nb::module_& module) {
            })
       .def("clear", &Clear, nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Makes all of them new, of value 0: one process does, before any "
-           "uses them.");
+           "uses them.\nAfter DeadlineExceeded the zeros may come yet: call it "
+           "again until they have, before the\narray goes. It stands while as "
+           "many streams of the process wait as there are hardware\nqueues.");
   DefineClosing(array, "Its fences stay.");
   module.attr("FENCE_BYTES") = static_cast<int>(VMMSHARE_FENCE_BYTES);
 }

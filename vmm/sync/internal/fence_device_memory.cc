@@ -17,7 +17,9 @@ constexpr int kTries = 16;
 absl::Status NotMyTurn() {
   return absl::DeadlineExceededError(
       "the device has not answered what another thread asked it of a fence of "
-      "the same array: its memory is out of reach, or the device has stopped");
+      "the same array: its memory is out of reach, the device has stopped, or "
+      "as many streams of this process wait as there are hardware queues "
+      "(CUDA_DEVICE_MAX_CONNECTIONS, 8 without it)");
 }
 
 // Gives back a turn that the caller has. Until then no call of its thread breaks

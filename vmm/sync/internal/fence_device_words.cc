@@ -136,11 +136,13 @@ absl::Status DeviceWords::Zero(std::uint64_t bytes) {
       r != CUDA_SUCCESS) {
     return driver_.Error(r, Call("cuMemsetD8Async", first_));
   }
+  has_filled_ = true;
   busy_ = true;
   return absl::OkStatus();
 }
 
 absl::Status DeviceWords::Warm(const FenceKernels& kernels) {
+  has_filled_ = true;
   RETURN_IF_ERROR(kernels.Warm(stream_.get().stream));
   busy_ = true;
   return absl::OkStatus();
@@ -153,17 +155,22 @@ absl::Status DeviceWords::Await(Deadline deadline) {
     const CUresult result = driver_->cuStreamQuery(stream_.get().stream);
     if (result == CUDA_SUCCESS) {
       busy_ = false;
+      has_filled_ = false;
       return absl::OkStatus();
     }
     if (result != CUDA_ERROR_NOT_READY) {
       return driver_.Error(result, "cuStreamQuery() for a fence");
     }
     if (deadline.Passed()) {
-      return absl::DeadlineExceededError(
-          "the device has not answered what its fence's value is: its memory "
-          "is out of reach, the device has stopped, or as many streams of this "
-          "process wait after copies to the host as there are hardware queues "
-          "(CUDA_DEVICE_MAX_CONNECTIONS, 8 without it)");
+      return absl::DeadlineExceededError(absl::StrCat(
+          has_filled_ ? "the device has not filled its fences, or run their "
+                        "kernels, and may do so yet"
+                      : "the device has not answered what its fence's value is",
+          ": its memory is out of reach, the device has stopped, or as many "
+          "streams of this process wait",
+          has_filled_ ? "" : " after copies to the host",
+          " as there are hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 "
+          "without it)"));
     }
     if (!ask_until.Passed()) continue;
     pauses.Take(deadline);

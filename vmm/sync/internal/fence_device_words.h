@@ -70,6 +70,9 @@ class DeviceWords {
   std::unique_ptr<Allocation> landing_;  // Where copies arrive.
   const OwnedStream stream_;
   bool busy_ = false;  // The stream's work may not be done.
+  // A fill or a kernel is among it, which stands where as many streams wait as there
+  // are queues, whatever they did last.
+  bool has_filled_ = false;
 };
 
 }  // namespace vmm::fence
