@@ -47,8 +47,9 @@ struct RestorableRegionOptions {
 };
 
 // Move-only, thread-safe. Release() and Restore() take as long as their copies do,
-// and all other calls wait for them. Destroying it gives everything back, addresses
-// too.
+// and all other calls wait for them, also where a copy stands
+// (docs/ordering.md#which-calls-stand-then). Destroying it gives everything back,
+// addresses too.
 class RestorableRegion {
  public:
   explicit RestorableRegion(Device device,

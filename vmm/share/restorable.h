@@ -94,7 +94,8 @@ class RestorableAllocation {
   // After an error nothing has changed: the memory is mapped, has its contents and
   // is served. Only if the driver fails to unmap, that is told and the memory is
   // released all the same. The copy is made in the device's primary context, which
-  // is made if nobody has.
+  // is made if nobody has, and is waited for without a deadline
+  // (docs/ordering.md#which-calls-stand-then).
   // REQUIRES: all work of this process that uses the memory has ended.
   absl::Status Release(Keep keep, Deadline deadline);
 

@@ -77,7 +77,10 @@ class TensorSetWriter {
                                                CUdeviceptr address,
                                                std::uint64_t size,
                                                const TensorLayout& layout);
-  ~TensorSetWriter();  // Waits for its own copies: the memory may go then.
+  // Waits for its own copies: the memory may go then. After reads of files and
+  // checksums by the device, for all work of the device: it frees pinned memory
+  // (cuMemFreeHost).
+  ~TensorSetWriter();
   TensorSetWriter(TensorSetWriter&&) noexcept;
   TensorSetWriter& operator=(TensorSetWriter&&) noexcept;
 
@@ -248,7 +251,7 @@ class TensorSet {
   static absl::StatusOr<TensorSet> Open(const platform::Driver& driver,
                                         CUdeviceptr address,
                                         std::uint64_t size);
-  ~TensorSet();
+  ~TensorSet();  // After Verify(), as a writer's.
   TensorSet(TensorSet&&) noexcept;
   TensorSet& operator=(TensorSet&&) noexcept;
 
@@ -284,6 +287,8 @@ class TensorSet {
 //   ABORTED              another writer was faster, with the first set too: attach
 //                        its set, or publish anew; or the set was dropped meanwhile
 //   else                 as KeeperClient::Replace
+// `deadline` is the keeper's: Seal() waits for the device without one
+// (docs/ordering.md#which-calls-stand-then).
 // After an error the writer is open again, without what TakeChecksums() took, unless
 // it was sealed before or somebody may have the set: the keeper's answer did not
 // come.
@@ -306,7 +311,8 @@ struct KeptTensorSet {
 };
 
 // Maps the set that the keeper has under the name. Errors as KeeperClient::Attach
-// and TensorSet::Open.
+// and TensorSet::Open, which copies from the device, and waits for that without a
+// deadline.
 absl::StatusOr<KeptTensorSet> AttachTensorSet(
     KeeperClient& keeper, absl::string_view name,
     const platform::Driver& driver, const AttachTensorSetOptions& options,
