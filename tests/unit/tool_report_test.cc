@@ -53,7 +53,7 @@ Report Quiet() {
        platform::FileSpace{64 << 20, 32 << 20}, std::string(), false, 0, false,
        platform::MpsDaemon{"/tmp/mps", false, 0}, platform::NvidiaModules{},
        absl::OkStatus(), std::string("/run/vmmshare"), absl::OkStatus(),
-       std::nullopt, std::nullopt, std::nullopt},
+       std::nullopt, std::nullopt, std::nullopt, std::nullopt},
       {},
       std::nullopt};
 }
@@ -173,7 +173,7 @@ TEST(ToolReport, EveryLimitThatIsNotKnownIsNullAndHasItsReasonInTheText) {
   report.limits = {Because("a1"), Because("a2"),  Because("a3"),  Because("a4"),
                    Because("a5"), Because("a6"),  Because("a7"),  Because("a8"),
                    Because("a9"), Because("a10"), Because("a11"), std::nullopt,
-                   std::nullopt,  std::nullopt};
+                   std::nullopt,  std::nullopt,   std::nullopt};
   const std::string text = TextOf(report);
   for (const char* line :
        {"descriptors unknown: a1", "/dev/shm unknown: a2",
@@ -208,11 +208,13 @@ TEST(ToolReport, LimitsThatAreNoneOrAreSetAreShown) {
   report.limits.descriptors = platform::DescriptorLimits{1024, UINT64_MAX};
   report.limits.mps_threads = "50";
   report.limits.visible_devices = "0\x1b[31m";
+  report.limits.connections = "3\x1b[32m";
   std::string text = TextOf(report);
   EXPECT_THAT(text, HasSubstr("1024 (at most unlimited)"));
   EXPECT_THAT(text, HasSubstr("threads 50 %, memory unset"));
   // A terminal would obey it.
   EXPECT_THAT(text, HasSubstr("CUDA_VISIBLE_DEVICES=\"0?[31m\""));
+  EXPECT_THAT(text, HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=\"3?[32m\""));
   report.limits.mps_threads.reset();
   report.limits.mps_memory = "0=1G";
   EXPECT_THAT(TextOf(report), HasSubstr("threads unset, memory 0=1G"));
