@@ -51,7 +51,7 @@ TEST_F(PoolHooksTest, ABlockThatPyTorchDidNotGetIsNotCountedTwice) {
     const CUdeviceptr of_others =
         Must(handle->pool->Allocate(kGranule, CU_STREAM_LEGACY));
     if (!stays_set) set(nullptr);
-    meanwhile = [&] { free(of_others); };
+    meanwhile = [free, of_others] { free(of_others); };
     free(block);
     EXPECT_EQ(meanwhile, nullptr) << "the free did not wait for the device";
     EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
