@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
+#include "platform/base/keepable.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/job/internal/offer.h"
@@ -81,7 +82,9 @@ class Self {
     if (!offer_.card().trouble.empty()) return;
     bool stands = false;
     const absl::Status ready = Prepare(deadline, &stands);
-    if (stands) KeepForGood(std::move(offer_).TakeMemory());
+    if (stands) {
+      platform::Keepable(std::move(offer_).TakeMemory()).KeepForGood();
+    }
     if (!ready.ok()) {
       offer_.card().trouble =
           Refuse(ready, "no-context",
@@ -109,12 +112,6 @@ class Self {
   }
 
  private:
-  // What the device may still write to.
-  template <typename Memory>
-  static void KeepForGood(Memory memory) {
-    static_cast<void>(new Memory(std::move(memory)));
-  }
-
   absl::Status Prepare(Deadline deadline, bool* stands) {
     ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
     ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
@@ -161,7 +158,7 @@ class Self {
     const CUdeviceptr slot = memory.address() + SlotOf(card().rank);
     bool stands = false;
     const absl::Status written = Write(driver, slot, mine, deadline, &stands);
-    if (stands) KeepForGood(std::move(memory));
+    if (stands) platform::Keepable(std::move(memory)).KeepForGood();
     RETURN_IF_ERROR(written);
     return Expect(driver, slot, mine, "this rank");
   }

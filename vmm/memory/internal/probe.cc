@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/keepable.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
@@ -31,7 +32,7 @@ absl::Status WriteAndRead(const Driver& driver, Mapping mapping) {
   constexpr std::uint32_t kWritten = 0x5eed1234;
   std::uint32_t read = 0;
   const CUdeviceptr address = mapping.address();
-  auto kept = std::make_unique<Mapping>(std::move(mapping));
+  platform::Keepable<Mapping> kept(std::move(mapping));
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   absl::Status done =
@@ -39,7 +40,7 @@ absl::Status WriteAndRead(const Driver& driver, Mapping mapping) {
                    "cuMemsetD32Async() on imported memory");
   const absl::StatusOr<bool> ended = HasEndedBy(own, Deadline::In(kPatience));
   if (ended.ok() && !*ended) {
-    static_cast<void>(kept.release());
+    std::move(kept).KeepForGood();
     return StandsStill("a fill of imported memory in 10 s");
   }
   done.Update(ended.status());
