@@ -4,6 +4,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +18,8 @@ namespace vmm::testing {
 namespace {
 
 constexpr std::size_t kOthers = 16;
+constexpr std::size_t kPart = 128;      // Bytes of a stream.
+constexpr std::size_t kRoom = 1 << 16;  // For all of them.
 
 enum class Work {
   kFill,
@@ -36,10 +41,10 @@ class Streams {
         waiting_(waiting),
         others_(kOthers) {
     void* host = nullptr;
-    Expect("cuMemHostAlloc", cu_.cuMemHostAlloc(&host, 4096, 0));
+    Expect("cuMemHostAlloc", cu_.cuMemHostAlloc(&host, kRoom, 0));
     word_ = static_cast<std::uint64_t*>(host);
     *word_ = 0;
-    Expect("cuMemAlloc", cu_.cuMemAlloc(&memory_, 4096));
+    Expect("cuMemAlloc", cu_.cuMemAlloc(&memory_, kRoom));
     Expect("cuEventCreate",
            cu_.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
     for (auto* streams : {&waiting_, &others_}) {
@@ -91,22 +96,27 @@ class Streams {
     checks_.Expect(what, result, CUDA_SUCCESS);
   }
 
+  // In a part of the memory that is the stream's own: nobody orders them.
   void Submit(Work work, CUstream stream) {
+    const std::size_t part =
+        parts_.emplace(stream, kPart * (parts_.size() + 1)).first->second;
+    const CUdeviceptr here = memory_ + part;
+    auto* const on_host = reinterpret_cast<std::uint8_t*>(word_) + part;
     switch (work) {
       case Work::kFill:
-        return Expect("fill", cu_.cuMemsetD8Async(memory_, 1, 64, stream));
+        return Expect("fill", cu_.cuMemsetD8Async(here, 1, 64, stream));
       case Work::kValue:
       case Work::kValueAfterToHost:
-        return Expect("value", cu_.cuStreamWriteValue64(stream, memory_, 1, 0));
+        return Expect("value", cu_.cuStreamWriteValue64(stream, here, 1, 0));
       case Work::kFromHost:
         return Expect("from host",
-                      cu_.cuMemcpyHtoDAsync(memory_, word_ + 8, 64, stream));
+                      cu_.cuMemcpyHtoDAsync(here, on_host, 64, stream));
       case Work::kWithinDevice:
         return Expect("within the device",
-                      cu_.cuMemcpyDtoDAsync(memory_, memory_ + 64, 64, stream));
+                      cu_.cuMemcpyDtoDAsync(here, here + 64, 64, stream));
       case Work::kToHost:
         return Expect("to host",
-                      cu_.cuMemcpyDtoHAsync(word_ + 8, memory_, 64, stream));
+                      cu_.cuMemcpyDtoHAsync(on_host, here, 64, stream));
       case Work::kFunction:
         return Expect("function", cu_.cuLaunchHostFunc(
                                       stream, [](void*) {}, nullptr));
@@ -147,6 +157,7 @@ class Streams {
   Checks& checks_;
   std::vector<CUstream> waiting_;
   std::vector<CUstream> others_;
+  std::map<CUstream, std::size_t> parts_;  // Bytes from the beginning.
   std::uint64_t* word_ = nullptr;
   CUdeviceptr memory_ = 0;
   CUevent event_ = nullptr;
