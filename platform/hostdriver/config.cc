@@ -67,7 +67,7 @@ int ReadNumber(const char* name, int most, int otherwise,
   return *number;
 }
 
-// What is no number of connections NVIDIA's driver does not complain of.
+// The variable is CUDA's: no program ends for what else it may have.
 int ReadConnections(int otherwise) {
   const char* const value = Value("CUDA_DEVICE_MAX_CONNECTIONS");
   const auto number = value == nullptr ? std::nullopt : ParseNumber<int>(value);

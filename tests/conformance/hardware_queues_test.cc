@@ -13,6 +13,7 @@
 
 #include "tests/conformance/conformance.h"
 #include "tests/support/child.h"
+#include "tests/support/test_driver.h"
 
 namespace vmm::testing {
 namespace {
@@ -60,7 +61,9 @@ class Streams {
   // Has the streams wait, all for a value or all but one for an event behind that,
   // after they copied to the host or filled. How many of the others then stand with
   // `work`, and goes on.
-  std::size_t ThatStand(Work work, Work before, bool by_event) {
+  // `all`: whether it is expected of them; otherwise those that are slow are waited
+  // for.
+  std::size_t ThatStand(Work work, Work before, bool by_event, bool all) {
     for (CUstream stream : waiting_) Submit(before, stream);
     if (work == Work::kValueAfterToHost) {
       for (CUstream stream : others_) Submit(Work::kToHost, stream);
@@ -82,7 +85,8 @@ class Streams {
       }
     }
     for (CUstream stream : others_) Submit(work, stream);
-    const std::size_t standing = CountStanding();
+    const std::size_t standing =
+        CountStanding(std::chrono::milliseconds(all ? 100 : 30'000));
     std::atomic_ref<std::uint64_t>(*word_).store(round_);
     Sync();
     return standing;
@@ -130,10 +134,9 @@ class Streams {
     }
   }
 
-  // Much later than work that does not stand takes.
-  std::size_t CountStanding() {
-    const auto end =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  // After `patience`, or once none does.
+  std::size_t CountStanding(std::chrono::milliseconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
     std::size_t standing = 0;
     do {
       std::this_thread::yield();
@@ -188,22 +191,21 @@ int SeeWhatStands(const std::vector<std::string>& args) {
   Streams streams(checks, std::stoul(args[0]));
   const bool copied = args[1] == "copied";
   for (const Case& each : kCases) {
+    const bool all = copied ? each.behind_copies : each.behind_fills;
     const std::size_t standing =
         streams.ThatStand(each.work, copied ? Work::kToHost : Work::kFill,
-                          /*by_event=*/args[2] == "events");
-    checks.ExpectTrue(
-        each.what,
-        standing ==
-            ((copied ? each.behind_copies : each.behind_fills) ? kOthers : 0));
+                          /*by_event=*/args[2] == "events", all);
+    checks.ExpectTrue(each.what, standing == (all ? kOthers : 0));
   }
   return checks.failures();
 }
 const bool kSeeWhatStands = RegisterChild("see_what_stands", &SeeWhatStands);
 
 void ExpectStands(const char* waiting, const char* before, const char* by,
-                  const char* connections) {
+                  const char* connections, const char* mps = "0") {
   EXPECT_EQ(Child::Start("see_what_stands", {waiting, before, by},
-                         {{"CUDA_DEVICE_MAX_CONNECTIONS", connections}})
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", connections},
+                          {"VMMSHARE_HOST_MPS", mps}})
                 .Wait(),
             0);
 }
@@ -218,6 +220,14 @@ TEST(HardwareQueues, AsManyWaitsAsThereAreStopAllButCopiesToTheHost) {
 TEST(HardwareQueues, OfStreamsThatCopiedToTheHostStopSuchCopies) {
   ExpectStands("8", "copied", "values", "8");
   ExpectStands("32", "copied", "values", "32");
+}
+
+TEST(HardwareQueues, AreEightWithoutANumberAndTwoUnderMps) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << "a real one has an MPS to be with";
+  for (const char* none : {"", "0", "33", "many"}) {
+    ExpectStands("8", "filled", "values", none);
+  }
+  ExpectStands("2", "filled", "values", "", /*mps=*/"1");
 }
 
 }  // namespace

@@ -316,7 +316,7 @@ int MeetWhileStreamsWait(const std::vector<std::string>&) {
   LocalJob job(2);
   const auto first = [&device](int) { return device; };
   for (const HandshakeResult& result :
-       MeetAll(job, {0, 1}, absl::Seconds(4), first)) {
+       MeetAll(job, {0, 1}, absl::Seconds(8), first)) {
     EXPECT_TRUE(result.status.ok()) << result.status;
     const std::string why(result.matrix.AllReach().message());
     EXPECT_TRUE(absl::StrContains(why, "CUDA_DEVICE_MAX_CONNECTIONS")) << why;
