@@ -299,24 +299,41 @@ TEST_F(FailedCallTest, WhatCannotBeMovedOffTheStandardStreamsIsAnError) {
 
 // --- Where descriptors are lacking for a moment ------------------------------
 
-// There are some again before it is asked whether they were what a message lacked.
-int ReceiveWhileALimitIsLifted(const std::vector<std::string>&) {
-  auto ends = Must(Channel::Pair());
-  const CancelEvent event = Must(CancelEvent::Create());
-  const OsHandle* handles[] = {&event.handle()};
-  Must(ends.first.Send(1, {}, handles, Late()));
+// A message with a handle, and no descriptor for that until the limit has been asked
+// for `nth` times before: then there are some, and no limit is told.
+struct Lacking {
+  explicit Lacking(std::uint64_t nth) {
+    const CancelEvent event = Must(CancelEvent::Create());
+    const OsHandle* handles[] = {&event.handle()};
+    Must(ends.first.Send(1, {}, handles, Late()));
+    limit.emplace(0);
+    ArmSyscallFault({.point = {.nth = nth, .this_thread_only = true},
+                     .only_error = EPERM,
+                     .only_call = "getrlimit",
+                     .then = [this] { limit.reset(); }});
+  }
+  // How often it was told of none.
+  std::uint64_t Lift() {
+    const std::uint64_t fired = testing::DisarmSyscallFault().fired;
+    limit.reset();
+    return fired;
+  }
+
+  std::pair<Channel, Channel> ends = Must(Channel::Pair());
   std::optional<testing::DescriptorLimit> limit;
-  limit.emplace(0);
-  ArmSyscallFault({.point = {.this_thread_only = true},
-                   .only_error = EPERM,
-                   .only_call = "getrlimit",
-                   .then = [&] { limit.reset(); }});
-  const absl::StatusOr<Message> received = ends.second.Receive(Late());
-  const std::uint64_t asked = testing::DisarmSyscallFault().fired;
-  limit.reset();
-  EXPECT_EQ(asked, 1u);
+};
+
+void ExpectWhole(const absl::StatusOr<Message>& received) {
   EXPECT_TRUE(received.ok()) << received.status();
   EXPECT_TRUE(!received.ok() || received->handles.size() == 1);
+}
+
+// There are some again before it is asked whether they were what a message lacked.
+int ReceiveWhileALimitIsLifted(const std::vector<std::string>&) {
+  Lacking lacking(0);
+  const absl::StatusOr<Message> received = lacking.ends.second.Receive(Late());
+  EXPECT_EQ(lacking.Lift(), 1u);
+  ExpectWhole(received);
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 const bool kReceiveWhileALimitIsLifted = testing::RegisterChild(
@@ -328,24 +345,11 @@ TEST_F(FailedCallTest, AMessageThatLackedDescriptorsForAMomentIsReceived) {
 
 // There are some again after that was asked: as if there were none still.
 int ReceiveBeforeALimitIsLifted(const std::vector<std::string>&) {
-  auto ends = Must(Channel::Pair());
-  const CancelEvent event = Must(CancelEvent::Create());
-  const OsHandle* handles[] = {&event.handle()};
-  Must(ends.first.Send(1, {}, handles, Late()));
-  std::optional<testing::DescriptorLimit> limit;
-  limit.emplace(0);
-  // It would say that it knows of no limit.
-  ArmSyscallFault({.point = {.nth = 1, .this_thread_only = true},
-                   .only_error = EPERM,
-                   .only_call = "getrlimit",
-                   .then = [&] { limit.reset(); }});
-  const absl::Status lacking = ends.second.Receive(Late()).status();
-  testing::DisarmSyscallFault();
-  limit.reset();
-  EXPECT_TRUE(absl::IsResourceExhausted(lacking)) << lacking;
-  const absl::StatusOr<Message> received = ends.second.Receive(Late());
-  EXPECT_TRUE(received.ok()) << received.status();
-  EXPECT_TRUE(!received.ok() || received->handles.size() == 1);
+  Lacking lacking(1);
+  const absl::Status refused = lacking.ends.second.Receive(Late()).status();
+  lacking.Lift();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  ExpectWhole(lacking.ends.second.Receive(Late()));
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 const bool kReceiveBeforeALimitIsLifted = testing::RegisterChild(

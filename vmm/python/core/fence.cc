@@ -217,12 +217,12 @@ void DefineFence(nb::module_& module) {
           "Grows by `value` once what is on `stream` is done: for several that "
           "signal one fence and\nhave no order between them. Of an array with "
           "kernels; FailedPrecondition for others.")
-      .def("wait", &Wait, nb::arg("stream"), nb::arg("value"),
-           "Later work on `stream` waits until it has reached `value`; this "
-           "returns at once.\nAborted once it is abandoned. As many streams "
-           "that wait "
-           "at a time as\nCUDA_DEVICE_MAX_CONNECTIONS says, 8 without it, stop "
-           "the process's others: docs/ordering.md.")
+      .def(
+          "wait", &Wait, nb::arg("stream"), nb::arg("value"),
+          "Later work on `stream` waits until it has reached `value`; this "
+          "returns at once.\nAborted once it is abandoned. As many streams "
+          "that wait at a time as\nCUDA_DEVICE_MAX_CONNECTIONS says, 8 without "
+          "it, stop the process's others: docs/ordering.md.")
       .def("wait", &WaitOnHost, nb::arg("value"), nb::kw_only(),
            nb::arg("timeout").none() = 10.0,
            "Without a stream: this thread waits, `timeout` seconds at most, "
