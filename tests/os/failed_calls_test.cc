@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -299,8 +300,8 @@ TEST_F(FailedCallTest, WhatCannotBeMovedOffTheStandardStreamsIsAnError) {
 
 // --- Where descriptors are lacking for a moment ------------------------------
 
-// A message with a handle, and no descriptor for that until the limit has been asked
-// for `nth` times before: then there are some, and no limit is told.
+// A message with a handle, and no descriptor for that until the limit is asked for
+// after `nth` other times: then there are some, and no limit is told.
 struct Lacking {
   explicit Lacking(std::uint64_t nth) {
     const CancelEvent event = Must(CancelEvent::Create());
