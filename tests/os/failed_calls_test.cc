@@ -304,7 +304,6 @@ TEST_F(FailedCallTest, WhatCannotBeMovedOffTheStandardStreamsIsAnError) {
 // after `nth` other times: then there are some, and no limit is told.
 struct Lacking {
   explicit Lacking(std::uint64_t nth) {
-    const CancelEvent event = Must(CancelEvent::Create());
     const OsHandle* handles[] = {&event.handle()};
     Must(ends.first.Send(1, {}, handles, Late()));
     limit.emplace(0);
@@ -320,6 +319,7 @@ struct Lacking {
     return fired;
   }
 
+  const CancelEvent event = Must(CancelEvent::Create());  // Its end asks, too.
   std::pair<Channel, Channel> ends = Must(Channel::Pair());
   std::optional<testing::DescriptorLimit> limit;
 };
