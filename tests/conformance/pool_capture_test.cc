@@ -3,12 +3,9 @@
 // with driver 580.
 #include <cstdint>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
-#include "tests/support/child.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
@@ -49,12 +46,7 @@ class BesideACapture : public PoolTest {
   const CUstream other;
 };
 
-class OfPools : public BesideACapture {
- public:
-  void TestBody() override;
-};
-
-void OfPools::TestBody() {
+TEST_F(BesideACapture, PoolsAreRefused) {
   const CUmemoryPool pool = MakePool(kFd);
   CUdeviceptr block = Take(pool, kGranule, other);
   ASSERT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
@@ -101,18 +93,6 @@ void OfPools::TestBody() {
   if (imported != nullptr && imported != pool) {
     EXPECT_EQ(cu.cuMemPoolDestroy(imported), CUDA_SUCCESS);
   }
-}
-
-int AskOfPools(const std::vector<std::string>&) {
-  OfPools().TestBody();
-  return ::testing::Test::HasFailure() ? 1 : 0;
-}
-const bool kAskOfPools = RegisterChild("ask_of_pools", &AskOfPools);
-
-// In a process of its own, which ends: after this, refused or not, an H200's driver
-// crashed in many runs when a later test's pool was full.
-TEST(PoolsBesideACapture, AreRefused) {
-  EXPECT_EQ(Child::Start("ask_of_pools", {}).Wait(), 0);
 }
 
 TEST_F(BesideACapture, ABlockOfBeforeIsNotFreedOnTheCapturedStream) {

@@ -1,6 +1,11 @@
 // Stream-ordered pools in one process: cuMemAllocAsync and the like. Measured
 // is what PointersIntoThemAreKnown says; the rest is documented.
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "tests/conformance/pool_test_base.h"
+#include "tests/support/child.h"
 
 namespace vmm::testing {
 namespace {
@@ -217,7 +222,12 @@ TEST_F(Pools, TheOrdinaryFreeTakesTheirMemoryToo) {
   EXPECT_EQ(cu.cuMemFreeAsync(again, nullptr), CUDA_SUCCESS);
 }
 
-TEST_F(Pools, ADestroyedOneLivesUntilItsMemoryIsFreed) {
+class OfADestroyedOne : public PoolTest {
+ public:
+  void TestBody() override;
+};
+
+void OfADestroyedOne::TestBody() {
   const CUmemPoolProps props = PoolProperties();
   CUmemoryPool pool = nullptr;
   ASSERT_EQ(cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
@@ -226,6 +236,20 @@ TEST_F(Pools, ADestroyedOneLivesUntilItsMemoryIsFreed) {
   EXPECT_EQ(FillAndWait(cu, address, 4, kMiB), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address, kMiB), std::vector<std::uint8_t>(kMiB, 4));
   EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+}
+
+int UseADestroyedOne(const std::vector<std::string>&) {
+  OfADestroyedOne().TestBody();
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kUseADestroyedOne =
+    RegisterChild("use_a_destroyed_pool", &UseADestroyedOne);
+
+// In a process of its own: an H200's driver 580.159.04 keeps what it freed of such a
+// pool. In all of 16 runs it crashed or stood still in a later cuCtxSynchronize(),
+// once another pool was full.
+TEST(Pool, LivesWhenDestroyedUntilItsMemoryIsFreed) {
+  EXPECT_EQ(Child::Start("use_a_destroyed_pool", {}).Wait(), 0);
 }
 
 TEST_F(Pools, AreMadeOfWhatMakesSense) {
