@@ -56,8 +56,9 @@ struct Context {
   std::set<CUcontext> peers;  // Those it enabled access to.
   bool destroyed = false;
   CUresult error = CUDA_SUCCESS;  // Sticky, once a fault occurred.
-  // Streams that wait in its queues, and in those of copies to the host.
-  std::array<int, 2> waits{};
+  std::uint64_t submitted = 0;    // Operations, to all of its streams.
+  // Those that wait in its queues, and in those of copies to the host: their numbers.
+  std::array<std::set<std::uint64_t>, 2> waits;
   std::shared_ptr<Stream>
       default_stream;  // The NULL stream; made on first use.
 };

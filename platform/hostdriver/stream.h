@@ -1,7 +1,8 @@
 // Streams: queues of work, each with a thread that does it in order.
 //
 // A context has fewer hardware queues than streams. As many waits as there are stop
-// the context's other work, but host functions and records of events. Copies to the
+// the context's work that is submitted later, but host functions and records of
+// events: a queue is in order, and nothing stands behind a later wait. Copies to the
 // host have as many queues of their own, in which a stream's values and waits are,
 // too, when its last other work was one. Measured: which work fewer waits stop is the
 // driver's choice, and here none.
@@ -42,7 +43,8 @@ struct Stream {
     std::chrono::steady_clock::time_point not_before;
     bool always = false;  // Even when the context failed or ends.
     Queue queue = Queue::kShared;
-    bool waits = false;  // In its queue, since it is the stream's next.
+    std::uint64_t number = 0;  // Of those of the context.
+    bool waits = false;        // In its queue, since it is the stream's next.
   };
 
   std::shared_ptr<Context> context;

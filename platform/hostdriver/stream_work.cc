@@ -1,5 +1,8 @@
 // How the work of streams is queued, done in order and waited for.
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "platform/hostdriver/capture.h"
@@ -54,12 +57,16 @@ void NoteResult(Context& context, CUresult result) {
   if (context.error == CUDA_SUCCESS) context.error = result;
 }
 
-// Whether waits leave a queue to work of the stream.
-bool FindsQueue(const State& state, const Stream& stream, Queue queue) {
+// Whether earlier waits leave a queue to work of the stream with this number.
+bool FindsQueue(const State& state, const Stream& stream, Queue queue,
+                std::uint64_t number) {
   if (queue == Queue::kNone || queue == Queue::kWait) return true;
   const bool to_host =
       queue == Queue::kOfLast ? stream.to_host : queue == Queue::kToHost;
-  return stream.context->waits[to_host] < state.config.connections;
+  const std::set<std::uint64_t>& waits = stream.context->waits[to_host];
+  const auto queues = static_cast<std::size_t>(state.config.connections);
+  return waits.size() < queues ||
+         *std::next(waits.begin(), state.config.connections - 1) > number;
 }
 
 // Work that is the stream's next is in its queue from now on.
@@ -69,11 +76,13 @@ void BeginIn(Stream& stream, Stream::Operation& operation) {
   }
   if (operation.queue != Queue::kWait || operation.waits) return;
   operation.waits = true;
-  ++stream.context->waits[stream.to_host];
+  stream.context->waits[stream.to_host].insert(operation.number);
 }
 
 void EndIn(Stream& stream, const Stream::Operation& operation) {
-  if (operation.waits) --stream.context->waits[stream.to_host];
+  if (operation.waits) {
+    stream.context->waits[stream.to_host].erase(operation.number);
+  }
 }
 
 void Run(const std::shared_ptr<Stream>& stream) {
@@ -93,7 +102,7 @@ void Run(const std::shared_ptr<Stream>& stream) {
     });
     state.progress.wait(lock, [&] {
       return MustGiveUp(state, context) ||
-             FindsQueue(state, *stream, operation.queue);
+             FindsQueue(state, *stream, operation.queue, operation.number);
     });
     if (state.config.delay.count() != 0) {
       state.progress.wait_until(lock, operation.not_before,
@@ -137,7 +146,8 @@ CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
   }
   stream->queue.push_back(
       {std::move(work), std::move(after),
-       std::chrono::steady_clock::now() + state.config.delay, always, queue});
+       std::chrono::steady_clock::now() + state.config.delay, always, queue,
+       ++stream->context->submitted});
   if (stream->IsIdle()) BeginIn(*stream, stream->queue.back());
   ++stream->submitted;
   state.progress.notify_all();
@@ -195,7 +205,7 @@ CUresult RunAndWait(State& state, Lock& lock,
   if (stream->capture != nullptr) return AddToCapture(*stream, std::move(work));
   // With nothing to wait for, the caller's thread does as well as a worker's.
   if (stream->IsIdle() && Predecessors(state, *stream).empty() &&
-      FindsQueue(state, *stream, queue)) {
+      FindsQueue(state, *stream, queue, context.submitted + 1)) {
     ++stream->submitted;
     stream->runs_here = true;
     stream->to_host = queue == Queue::kToHost;

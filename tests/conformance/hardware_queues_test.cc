@@ -21,6 +21,9 @@ namespace {
 constexpr std::size_t kOthers = 16;
 constexpr std::size_t kPart = 128;      // Bytes of a stream.
 constexpr std::size_t kRoom = 1 << 16;  // For all of them.
+// For what is expected to stand, and for what is not.
+constexpr std::chrono::milliseconds kMoment{100};
+constexpr std::chrono::milliseconds kLong{30'000};
 
 enum class Work {
   kFill,
@@ -77,19 +80,23 @@ class Streams {
         Submit(before, stream);
         continue;
       }
-      Expect("cuStreamWaitValue64",
-             cu_.cuStreamWaitValue64(stream, Address(word_), round_,
-                                     CU_STREAM_WAIT_VALUE_GEQ));
+      Wait(stream);
       if (by_event) {
         Expect("cuEventRecord", cu_.cuEventRecord(event_, stream));
       }
     }
     for (CUstream stream : others_) Submit(work, stream);
-    const std::size_t standing =
-        CountStanding(std::chrono::milliseconds(all ? 100 : 30'000));
-    std::atomic_ref<std::uint64_t>(*word_).store(round_);
+    return CountAndGoOn(all ? kMoment : kLong);
+  }
+
+  // The same of others that have `work` before the streams wait.
+  std::size_t ThatStandWithEarlier(Work work, Work before) {
+    for (CUstream stream : waiting_) Submit(before, stream);
     Sync();
-    return standing;
+    ++round_;
+    for (CUstream stream : others_) Submit(work, stream);
+    for (CUstream stream : waiting_) Wait(stream);
+    return CountAndGoOn(kLong);
   }
 
  private:
@@ -132,6 +139,19 @@ class Streams {
         return Expect("cuEventDestroy", cu_.cuEventDestroy(event));
       }
     }
+  }
+
+  void Wait(CUstream stream) {
+    Expect("cuStreamWaitValue64",
+           cu_.cuStreamWaitValue64(stream, Address(word_), round_,
+                                   CU_STREAM_WAIT_VALUE_GEQ));
+  }
+
+  std::size_t CountAndGoOn(std::chrono::milliseconds patience) {
+    const std::size_t standing = CountStanding(patience);
+    std::atomic_ref<std::uint64_t>(*word_).store(round_);
+    Sync();
+    return standing;
   }
 
   // After `patience`, or once none does.
@@ -220,6 +240,90 @@ TEST(HardwareQueues, AsManyWaitsAsThereAreStopAllButCopiesToTheHost) {
 TEST(HardwareQueues, OfStreamsThatCopiedToTheHostStopSuchCopies) {
   ExpectStands("8", "copied", "values", "8");
   ExpectStands("32", "copied", "values", "32");
+}
+
+// Not measured, but what a queue is: no work of it stands behind later work.
+int SeeThatEarlierWorkGoesOn(const std::vector<std::string>& args) {
+  Checks checks;
+  Streams streams(checks, std::stoul(args[0]));
+  for (const Case& each : kCases) {
+    for (Work before : {Work::kFill, Work::kToHost}) {
+      checks.ExpectTrue(each.what,
+                        streams.ThatStandWithEarlier(each.work, before) == 0);
+    }
+  }
+  return checks.failures();
+}
+const bool kSeeThatEarlierWorkGoesOn =
+    RegisterChild("see_that_earlier_work_goes_on", &SeeThatEarlierWorkGoesOn);
+
+TEST(HardwareQueues, NothingStandsBehindALaterWait) {
+  EXPECT_EQ(Child::Start("see_that_earlier_work_goes_on", {"8"},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
+// Behind work that has not begun, eight streams wait: for an event that it records,
+// or behind the NULL stream for a value that is there.
+int WaitBehindWork(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  const auto expect = [&checks](const char* what, CUresult result) {
+    checks.Expect(what, result, CUDA_SUCCESS);
+  };
+  const bool by_event = args[0] == "event";
+  const auto make = [&] {
+    CUstream stream = nullptr;
+    expect("cuStreamCreate",
+           cu.cuStreamCreate(
+               &stream, by_event ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+    return stream;
+  };
+  void* word = nullptr;
+  expect("cuMemHostAlloc", cu.cuMemHostAlloc(&word, 64, 0));
+  *static_cast<std::uint64_t*>(word) = 1;
+  CUdeviceptr memory = 0;
+  expect("cuMemAlloc", cu.cuMemAlloc(&memory, 64));
+  CUevent event = nullptr;
+  expect("cuEventCreate", cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+
+  CUstream const first = by_event ? make() : nullptr;
+  static std::atomic<bool> go = false;
+  const CUhostFn wait = [](void*) {
+    while (!go) std::this_thread::yield();
+  };
+  expect("cuLaunchHostFunc", cu.cuLaunchHostFunc(first, wait, nullptr));
+  expect("fill", cu.cuMemsetD8Async(memory, 1, 64, first));
+  expect("cuEventRecord", cu.cuEventRecord(event, first));
+  for (int i = 0; i < 8; ++i) {
+    CUstream const stream = make();
+    expect("wait", by_event ? cu.cuStreamWaitEvent(stream, event, 0)
+                            : cu.cuStreamWaitValue64(
+                                  stream, reinterpret_cast<CUdeviceptr>(word),
+                                  1, CU_STREAM_WAIT_VALUE_GEQ));
+  }
+  go = true;
+  const auto end = std::chrono::steady_clock::now() + kLong;
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+    result = cu.cuStreamQuery(first);
+  }
+  expect("cuStreamQuery", result);
+  return checks.failures();
+}
+const bool kWaitBehindWork = RegisterChild("wait_behind_work", &WaitBehindWork);
+
+TEST(HardwareQueues, WaitsDoNotStopWhatTheyAreBehind) {
+  for (const char* kind : {"event", "null"}) {
+    EXPECT_EQ(Child::Start("wait_behind_work", {kind},
+                           {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                  .Wait(),
+              0)
+        << kind;
+  }
 }
 
 TEST(HardwareQueues, AreEightWithoutANumberAndTwoUnderMps) {
