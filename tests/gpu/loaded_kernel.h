@@ -9,7 +9,7 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/must.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/internal/host_copy.h"
+#include "vmm/memory/internal/pinned_bytes.h"
 #include "vmm/weights/internal/checksum_kernel.h"
 
 namespace vmm::testing {
@@ -28,10 +28,10 @@ class LoadedKernel {
     const auto context = std::make_shared<const PrimaryContext>(
         Must(PrimaryContext::Retain(device)));
     const CurrentContext current = Must(context->MakeCurrent());
-    const auto pinned = Must(Pin(TestDriver(), context, 4096));
+    const PinnedBytes pinned = Must(PinnedBytes::Pin(device, context, 4096));
     const AddressSpan range = {memory.address(), 1024};
-    Must(Must(kernel).Take(
-        {&range, 1}, {static_cast<std::uint32_t*>(pinned.get().at), 1024}));
+    Must(Must(kernel).Take({&range, 1},
+                           {static_cast<std::uint32_t*>(pinned.at()), 1024}));
   }
 };
 

@@ -176,7 +176,7 @@ TEST_F(RegionTest, AReleaseThatCannotCopyChangesNothing) {
   FillFive(region);
   const std::uint64_t before = FreeMemory();
   for (const char* entry :
-       {"cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync"}) {
+       {"cuMemCreate", "cuStreamCreate", "cuMemcpyDtoHAsync"}) {
     FailThird(entry);
     const absl::Status released = region.Release(Keep::kHostMemory);
     EXPECT_EQ(faults_.Disarm().fired, 1u) << entry;

@@ -7,6 +7,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/device_attribute.h"
 #include "vmm/sync/internal/fence_source.h"
 #include "vmm/sync/internal/fence_words.h"
 
@@ -69,7 +70,7 @@ absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
   RETURN_IF_ERROR(CheckAll(options.devices));
   ASSIGN_OR_RETURN(const int node, options.host_numa_node.has_value()
                                        ? *options.host_numa_node
-                                       : fence::HostNodeOf(device));
+                                       : HostNodeOf(device));
   PoolOptions pool_options{.sharing = options.sharing,
                            .first_segment_size = kFirstSegment,
                            .max_segment_size = kLargestSegment,

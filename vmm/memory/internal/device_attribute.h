@@ -16,6 +16,10 @@ absl::StatusOr<int> DeviceAttribute(const Device& device,
                                     CUdevice_attribute attribute,
                                     absl::string_view name);
 
+// The NUMA node of the host next to the device; 0 where the driver knows of
+// none.
+absl::StatusOr<int> HostNodeOf(const Device& device);
+
 }  // namespace vmm
 
 #endif  // VMMSHARE_VMM_MEMORY_INTERNAL_DEVICE_ATTRIBUTE_H_

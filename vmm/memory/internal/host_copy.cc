@@ -64,33 +64,6 @@ absl::Status CopyPieces(const Driver& driver, CUstream stream,
 
 }  // namespace
 
-void PinnedBytesTraits::Close(const Value& value) {
-  const Driver& driver = *value.driver;
-  const RelaxedCapture relaxed(driver);
-  const absl::StatusOr<CurrentContext> current = value.context->MakeCurrent();
-  // Whatever context is current may do as well.
-  if (!current.ok()) platform::ReportReleaseFailure(current.status());
-  const CUresult r = driver->cuMemFreeHost(value.at);
-  if (r == CUDA_SUCCESS) return;
-  platform::ReportReleaseFailure(driver.Error(
-      r, absl::StrCat("cuMemFreeHost(", value.size, " bytes of the host)")));
-}
-
-absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
-    const Driver& driver, std::shared_ptr<const PrimaryContext> context,
-    std::uint64_t size) {
-  const RelaxedCapture relaxed(driver);
-  PinnedBytes bytes{driver, std::move(context), nullptr, size};
-  if (CUresult r = driver->cuMemHostAlloc(&bytes.at, size, 0);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
-                        "The host must have so much memory that can be pinned. "
-                        "Free some of it, or raise the limit of locked "
-                        "memory.");
-  }
-  return platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
-}
-
 absl::Status Copied(const Driver& driver, CUresult result,
                     absl::string_view name, CUdeviceptr address,
                     std::uint64_t size) {
@@ -103,29 +76,25 @@ absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
                                       std::uint64_t size) {
   const Driver& driver = device.driver();
   const RelaxedCapture relaxed(driver);
-  ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
-  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
-  ASSIGN_OR_RETURN(
-      auto pinned,
-      Pin(driver, std::make_shared<const PrimaryContext>(std::move(context)),
-          size));
+  ASSIGN_OR_RETURN(PrimaryContext retained, PrimaryContext::Retain(device));
+  auto context = std::make_shared<const PrimaryContext>(std::move(retained));
+  ASSIGN_OR_RETURN(const CurrentContext current, context->MakeCurrent());
+  ASSIGN_OR_RETURN(PinnedBytes pinned, PinnedBytes::Pin(device, context, size));
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   RETURN_IF_ERROR(Finish(
       driver, stream,
-      Copied(driver,
-             driver->cuMemcpyDtoHAsync(pinned.get().at, from, size, stream),
+      Copied(driver, driver->cuMemcpyDtoHAsync(pinned.at(), from, size, stream),
              "cuMemcpyDtoHAsync", from, size)));
-  return HostCopy(device, std::move(pinned));
+  return HostCopy(device, std::move(context), std::move(pinned));
 }
 
 absl::Status HostCopy::WriteTo(CUdeviceptr to) const {
   const Driver& driver = device_.driver();
   const RelaxedCapture relaxed(driver);
-  ASSIGN_OR_RETURN(const CurrentContext current,
-                   bytes_.get().context->MakeCurrent());
+  ASSIGN_OR_RETURN(const CurrentContext current, context_->MakeCurrent());
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
-  return ToDevice(driver, own.get().stream, to, bytes_.get().at, size());
+  return ToDevice(driver, own.get().stream, to, bytes_.at(), size());
 }
 
 absl::Status CopyFromFile(const Device& device, const std::string& path,

@@ -7,39 +7,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/pinned_bytes.h"
 
 namespace vmm {
-
-// Memory of cuMemHostAlloc(), which goes with its context.
-struct PinnedBytes {
-  std::optional<platform::Driver> driver;
-  std::shared_ptr<const PrimaryContext> context;
-  void* at = nullptr;
-  std::uint64_t size = 0;
-};
-
-struct PinnedBytesTraits {
-  using Value = PinnedBytes;
-  static Value Nothing() { return {}; }
-  static bool Holds(const Value& value) { return value.at != nullptr; }
-  static void Close(const Value& value);
-};
-
-// RESOURCE_EXHAUSTED when the host has not so much memory to pin. REQUIRES:
-// `context` is current.
-absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
-    const platform::Driver& driver,
-    std::shared_ptr<const PrimaryContext> context, std::uint64_t size);
 
 // OK, or the error `result` of the copy `name` of `size` bytes at `address`.
 absl::Status Copied(const platform::Driver& driver, CUresult result,
@@ -56,16 +34,20 @@ class HostCopy {
   static absl::StatusOr<HostCopy> Of(const Device& device, CUdeviceptr from,
                                      std::uint64_t size);
 
-  std::uint64_t size() const { return bytes_.get().size; }
+  std::uint64_t size() const { return bytes_.size(); }
   // To as many bytes, which the device may write to.
   absl::Status WriteTo(CUdeviceptr to) const;
 
  private:
-  HostCopy(Device device, platform::Owned<PinnedBytesTraits> bytes)
-      : device_(std::move(device)), bytes_(std::move(bytes)) {}
+  HostCopy(Device device, std::shared_ptr<const PrimaryContext> context,
+           PinnedBytes bytes)
+      : device_(std::move(device)),
+        context_(std::move(context)),
+        bytes_(std::move(bytes)) {}
 
   Device device_;
-  platform::Owned<PinnedBytesTraits> bytes_;
+  std::shared_ptr<const PrimaryContext> context_;
+  PinnedBytes bytes_;
 };
 
 // The `size` bytes of the file at `path` from `offset` on, to memory that

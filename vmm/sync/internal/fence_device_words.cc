@@ -1,6 +1,7 @@
 #include "vmm/sync/internal/fence_device_words.h"
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -8,8 +9,6 @@
 #include "platform/base/status_macros.h"
 #include "platform/os/pauses.h"
 #include "vmm/memory/stream_capture.h"
-#include "vmm/sync/internal/fence_memory.h"
-#include "vmm/sync/internal/fence_source.h"
 #include "vmm/sync/internal/fence_words.h"
 
 namespace vmm::fence {
@@ -51,18 +50,12 @@ std::string Call(const char* entry, CUdeviceptr at) {
 
 absl::StatusOr<std::unique_ptr<DeviceWords>> DeviceWords::Make(
     const Device& device, CUdeviceptr first) {
-  ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
-  ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
-  // Memory of cuMemHostAlloc() is not given back while streams wait.
-  ASSIGN_OR_RETURN(
-      Allocation landing,
-      Allocation::Create(
-          device, {.size = kRead,
-                   .sharing = SharePolicy::Private(),
-                   .host_numa_node = node,
-                   .also = {{Location::HostNuma(node), Access::kReadWrite}}}));
+  ASSIGN_OR_RETURN(PrimaryContext retained, PrimaryContext::Retain(device));
+  auto context = std::make_shared<const PrimaryContext>(std::move(retained));
+  ASSIGN_OR_RETURN(const CurrentContext current, context->MakeCurrent());
+  ASSIGN_OR_RETURN(PinnedBytes landing,
+                   PinnedBytes::Pin(device, context, kRead));
   const platform::Driver& driver = device.driver();
-  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
   ASSIGN_OR_RETURN(OwnedStream stream, MakeOwnStream(driver));
   return std::unique_ptr<DeviceWords>(
       new DeviceWords(driver, first, std::move(context), std::move(landing),
@@ -70,12 +63,12 @@ absl::StatusOr<std::unique_ptr<DeviceWords>> DeviceWords::Make(
 }
 
 DeviceWords::DeviceWords(const platform::Driver& driver, CUdeviceptr first,
-                         PrimaryContext context, Allocation landing,
-                         OwnedStream stream)
+                         std::shared_ptr<const PrimaryContext> context,
+                         PinnedBytes landing, OwnedStream stream)
     : driver_(driver),
       first_(first),
       context_(std::move(context)),
-      landing_(std::make_unique<Allocation>(std::move(landing))),
+      landing_(std::make_unique<PinnedBytes>(std::move(landing))),
       stream_(std::move(stream)) {}
 
 DeviceWords::~DeviceWords() {
@@ -92,7 +85,7 @@ DeviceWords::~DeviceWords() {
   // Of a stream that has failed nothing arrives; but maybe only the question
   // failed. Then what a copy brings says that all before it is done, writes to
   // memory that may be its owner's again among it.
-  Words& landing = WordsAt(landing_->address());
+  Words& landing = *static_cast<Words*>(landing_->at());
   AwaitArrival(landing, deadline);
   absl::StatusOr<CurrentContext> current = Enter();
   if (!current.ok() || !HasArrived(landing)) return;
@@ -107,7 +100,7 @@ absl::StatusOr<DeviceWords::Found> DeviceWords::Read(CUdeviceptr fence,
                                                      Deadline deadline) {
   // What a call before this one did not wait for.
   RETURN_IF_ERROR(Await(deadline));
-  Words& landing = WordsAt(landing_->address());
+  Words& landing = *static_cast<Words*>(landing_->at());
   Fill(landing, kNotThere);
   if (CUresult r = driver_->cuMemcpyDtoHAsync(&landing, fence, kRead,
                                               stream_.get().stream);

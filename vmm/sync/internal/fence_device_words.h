@@ -20,9 +20,9 @@
 #include "absl/status/statusor.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/own_stream.h"
+#include "vmm/memory/internal/pinned_bytes.h"
 #include "vmm/sync/internal/fence_kernels.h"
 
 namespace vmm::fence {
@@ -42,7 +42,7 @@ class DeviceWords {
   // In any context, by any threads.
   const platform::Driver& driver() const { return driver_; }
   absl::StatusOr<CurrentContext> Enter() const {
-    return context_.MakeCurrent();
+    return context_->MakeCurrent();
   }
 
   // What was in two words of `fence` when they were copied, not in one moment.
@@ -62,12 +62,13 @@ class DeviceWords {
 
  private:
   DeviceWords(const platform::Driver& driver, CUdeviceptr first,
-              PrimaryContext context, Allocation landing, OwnedStream stream);
+              std::shared_ptr<const PrimaryContext> context,
+              PinnedBytes landing, OwnedStream stream);
 
   const platform::Driver driver_;
   const CUdeviceptr first_;
-  const PrimaryContext context_;
-  std::unique_ptr<Allocation> landing_;  // Where copies arrive.
+  const std::shared_ptr<const PrimaryContext> context_;
+  std::unique_ptr<PinnedBytes> landing_;  // Where copies arrive.
   const OwnedStream stream_;
   bool busy_ = false;  // The stream's work may not be done.
   // A fill or a kernel is among it, which stands where as many streams wait as there

@@ -41,15 +41,6 @@ absl::Status CheckStreamOperations(const Device& device) {
       "CUDA's interprocess events (cuIpcGetEventHandle) there"));
 }
 
-absl::StatusOr<int> HostNodeOf(const Device& device) {
-  const absl::StatusOr<int> node =
-      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, "HOST_NUMA_ID");
-  // Drivers before CUDA 12.2 do not know what is asked.
-  if (platform::ResultOf(node.status()) == CUDA_ERROR_INVALID_VALUE) return 0;
-  RETURN_IF_ERROR(node.status());
-  return std::max(*node, 0);
-}
-
 Source::Source(platform::Driver driver, Memory& memory,
                const std::optional<Device>& device)
     : driver_(std::move(driver)), memory_(memory) {

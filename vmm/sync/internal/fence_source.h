@@ -27,10 +27,6 @@ class FenceKernels;
 // UNIMPLEMENTED. IPC events do not stand in: the message says so.
 absl::Status CheckStreamOperations(const Device& device);
 
-// The NUMA node of the host next to the device; 0 where the driver knows of
-// none.
-absl::StatusOr<int> HostNodeOf(const Device& device);
-
 // A fence that is to go.
 struct Leaving {
   CUdeviceptr at = 0;

@@ -63,7 +63,7 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
     ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
     copy.device_ = device;
     copy.primary_ = std::make_shared<const PrimaryContext>(std::move(context));
-    copy.staging_ = std::make_shared<Staging>(driver, copy.primary_);
+    copy.staging_ = std::make_shared<Staging>(device, copy.primary_);
     return copy;
   }
   if (CUresult r = driver->cuCtxGetCurrent(&copy.context_); r != CUDA_SUCCESS) {

@@ -2,18 +2,19 @@
 
 #include "absl/time/time.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/host_copy.h"
 
 namespace vmm::weights {
 
 Staging::Piece::~Piece() {
-  if (!pinned_.has_value()) return;  // Moved from.
+  if (pinned_ == nullptr) return;  // Moved from.
   const platform::MutexLock lock(staging_->mutex_);
   staging_->free_.push_back(std::move(pinned_));
 }
 
 absl::Span<std::uint8_t> Staging::Piece::bytes() const {
-  return {static_cast<std::uint8_t*>(pinned_.get().at),
-          static_cast<std::size_t>(pinned_.get().size)};
+  return {static_cast<std::uint8_t*>(pinned_->at()),
+          static_cast<std::size_t>(pinned_->size())};
 }
 
 absl::StatusOr<Staging::Piece> Staging::Take() {
@@ -25,8 +26,9 @@ absl::StatusOr<Staging::Piece> Staging::Take() {
       return piece;
     }
   }
-  ASSIGN_OR_RETURN(auto pinned, Pin(driver_, context_, kPiece));
-  return Piece(this, std::move(pinned));
+  ASSIGN_OR_RETURN(PinnedBytes pinned,
+                   PinnedBytes::Pin(device_, context_, kPiece));
+  return Piece(this, std::make_unique<PinnedBytes>(std::move(pinned)));
 }
 
 StagedWrites::~StagedWrites() {

@@ -18,7 +18,7 @@
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/internal/host_copy.h"
+#include "vmm/memory/internal/pinned_bytes.h"
 #include "vmm/memory/internal/recorded_event.h"
 
 namespace vmm::weights {
@@ -40,27 +40,27 @@ class Staging {
 
    private:
     friend class Staging;
-    Piece(Staging* staging, platform::Owned<PinnedBytesTraits> pinned)
+    Piece(Staging* staging, std::unique_ptr<PinnedBytes> pinned)
         : staging_(staging), pinned_(std::move(pinned)) {}
     Staging* staging_;
-    platform::Owned<PinnedBytesTraits> pinned_;
+    std::unique_ptr<PinnedBytes> pinned_;
   };
 
-  Staging(platform::Driver driver,
-          std::shared_ptr<const PrimaryContext> context)
-      : driver_(std::move(driver)), context_(std::move(context)) {}
+  // `context` is `device`'s.
+  Staging(Device device, std::shared_ptr<const PrimaryContext> context)
+      : device_(std::move(device)), context_(std::move(context)) {}
 
   // RESOURCE_EXHAUSTED when the host has no memory to pin. REQUIRES: the context
   // is current.
   absl::StatusOr<Piece> Take();
-  const platform::Driver& driver() const { return driver_; }
+  const platform::Driver& driver() const { return device_.driver(); }
   const PrimaryContext& context() const { return *context_; }
 
  private:
-  const platform::Driver driver_;
+  const Device device_;
   const std::shared_ptr<const PrimaryContext> context_;
   platform::Mutex mutex_;
-  std::vector<platform::Owned<PinnedBytesTraits>> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<PinnedBytes>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What one thread writes to a device, by two pieces in turn: one is filled while the

@@ -1,0 +1,97 @@
+#include "vmm/memory/internal/pinned_bytes.h"
+
+#include <cuda.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/device_attribute.h"
+#include "vmm/memory/physical_memory.h"
+#include "vmm/memory/stream_capture.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+// For the device and the CPU.
+absl::StatusOr<MappedRegion> CreateOnHost(const Device& device,
+                                          std::uint64_t size) {
+  ASSIGN_OR_RETURN(
+      const int supported,
+      DeviceAttribute(
+          device,
+          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"));
+  if (supported == 0) {
+    return absl::UnimplementedError(
+        "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
+  }
+  ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
+  const Location where = Location::HostNuma(node);
+  const Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(const std::uint64_t granularity,
+                   PhysicalMemory::Granularity(driver, where, {}));
+  ASSIGN_OR_RETURN(const ChunkLayout layout, LayOut(size, 0, granularity));
+  ASSIGN_OR_RETURN(PhysicalMemory memory,
+                   PhysicalMemory::Create(driver, where, layout, {}));
+  return MappedRegion::Create(driver, std::move(memory), 0,
+                              {{{Location::On(device), Access::kReadWrite},
+                                {where, Access::kReadWrite}}});
+}
+
+absl::StatusOr<platform::Owned<HostBlockTraits>> Allocate(
+    const Driver& driver, std::shared_ptr<const PrimaryContext> context,
+    std::uint64_t size) {
+  HostBlock block{driver, std::move(context), nullptr, size};
+  if (CUresult r = driver->cuMemHostAlloc(&block.at, size, 0);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
+                        "The host must have so much memory that can be pinned. "
+                        "Free some of it, or raise the limit of locked "
+                        "memory.");
+  }
+  return platform::Owned<HostBlockTraits>::Adopt(std::move(block));
+}
+
+}  // namespace
+
+void HostBlockTraits::Close(const Value& value) {
+  const Driver& driver = *value.driver;
+  const RelaxedCapture relaxed(driver);
+  const absl::StatusOr<CurrentContext> current = value.context->MakeCurrent();
+  // Whatever context is current may do as well.
+  if (!current.ok()) platform::ReportReleaseFailure(current.status());
+  const CUresult r = driver->cuMemFreeHost(value.at);
+  if (r == CUDA_SUCCESS) return;
+  platform::ReportReleaseFailure(driver.Error(
+      r, absl::StrCat("cuMemFreeHost(", value.size, " bytes of the host)")));
+}
+
+absl::StatusOr<PinnedBytes> PinnedBytes::Pin(
+    const Device& device, std::shared_ptr<const PrimaryContext> context,
+    std::uint64_t size) {
+  const RelaxedCapture relaxed(device.driver());
+  absl::StatusOr<MappedRegion> region = CreateOnHost(device, size);
+  if (region.ok()) return PinnedBytes(*std::move(region), size);
+  // What the host has not the other call does not get either.
+  if (absl::IsResourceExhausted(region.status())) {
+    return platform::Annotate(
+        region.status(),
+        absl::StrCat(size, " bytes of the host cannot be pinned"));
+  }
+  ASSIGN_OR_RETURN(auto block,
+                   Allocate(device.driver(), std::move(context), size));
+  return PinnedBytes(std::move(block), size);
+}
+
+void* PinnedBytes::at() const {
+  if (const auto* region = std::get_if<MappedRegion>(&memory_)) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's own type.
+    return reinterpret_cast<void*>(region->address());
+  }
+  return std::get<platform::Owned<HostBlockTraits>>(memory_).get().at;
+}
+
+}  // namespace vmm
