@@ -35,6 +35,10 @@ constexpr std::uint64_t SlotOf(std::uint32_t rank) {
 }
 static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
 
+// For a copy to come, however little time is left: one takes microseconds, and is
+// never there at the first look.
+constexpr absl::Duration kLeastPatience = absl::Seconds(1);
+
 // The nonce is in the memory when this returns: whoever is told of it next may
 // be another rank, whose reads nothing else orders after ours. `stands`: it is not,
 // and may come at any time.
@@ -45,7 +49,8 @@ absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce,
   absl::Status written = driver.Error(
       driver->cuMemcpyHtoDAsync(to, nonce.data(), nonce.size(), stream),
       "cuMemcpyHtoDAsync(trial memory)");
-  const absl::StatusOr<bool> ended = HasEndedBy(own, deadline);
+  const absl::StatusOr<bool> ended =
+      HasEndedBy(own, Deadline::In(std::max(deadline.Left(), kLeastPatience)));
   *stands = ended.ok() && !*ended;
   if (*stands) return StandsStill("a copy to trial memory in time");
   written.Update(ended.status());

@@ -93,8 +93,10 @@ struct HandshakeResult {
 // device while it runs. Breaks no capture of a stream: calls of `exchange` on this
 // thread too are in relaxed mode. Returns by `deadline`: half of the time is for all
 // ranks to come, and one that hangs takes no more of the rest than its share. Later
-// by 10 s where it is the first to try a kind of handle and the device does nothing
-// (Device::Probe). Trial memory that the device has not done with stays for good.
+// by 10 s for each kind of handle that it is the first to try while the device does
+// nothing (Device::Probe); by a second where the device does not write and no more
+// was left of the time; and copies to the host have no deadline (docs/ordering.md).
+// Trial memory that the device has not done with stays for good.
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
                           const HandshakeOptions& options, Deadline deadline);
