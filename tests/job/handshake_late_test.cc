@@ -1,12 +1,16 @@
-// Handshakes whose device is lateness.
+// Handshakes whose device is late, or does not come to write. The device is the
+// driver's word: what it says of a stream is changed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fabric/exchange.h"
@@ -22,21 +26,29 @@ namespace vmm::testing {
 namespace {
 
 using job::HandshakeResult;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Of the ranks, which are threads.
 struct Lateness {
   absl::Time context_by;  // When a context is had, or a read, at the earliest.
   absl::Time read_by;
+  bool stands_after_a_read = false;  // What is copied to the device.
 };
 Lateness lateness;
 thread_local bool was_asked = false;
+thread_local bool has_read = false;
+std::atomic<int> copies_that_stand = 0;
 
 void SleepUntil(absl::Time time) { absl::SleepFor(time - absl::Now()); }
 
 // No copy is there at the first look, as on a GPU.
 CUresult CUDAAPI QueryLate(CUstream stream) {
   was_asked = !was_asked;
-  if (was_asked) return CUDA_ERROR_NOT_READY;
+  if (was_asked || (lateness.stands_after_a_read && has_read)) {
+    return CUDA_ERROR_NOT_READY;
+  }
   return TestDriver()->cuStreamQuery(stream);
 }
 
@@ -45,9 +57,16 @@ CUresult CUDAAPI RetainLate(CUcontext* context, CUdevice device) {
   return TestDriver()->cuDevicePrimaryCtxRetain(context, device);
 }
 
+CUresult CUDAAPI WriteLate(CUdeviceptr to, const void* from, std::size_t size,
+                           CUstream stream) {
+  if (lateness.stands_after_a_read && has_read) ++copies_that_stand;
+  return TestDriver()->cuMemcpyHtoDAsync(to, from, size, stream);
+}
+
 CUresult CUDAAPI ReadLate(void* to, CUdeviceptr from, std::size_t size,
                           CUstream stream) {
   SleepUntil(lateness.read_by);
+  has_read = true;
   return TestDriver()->cuMemcpyDtoHAsync(to, from, size, stream);
 }
 
@@ -55,6 +74,7 @@ Device LateDevice() {
   platform::DriverTable table = TestDriver().table();
   table.cuStreamQuery = &QueryLate;
   table.cuDevicePrimaryCtxRetain = &RetainLate;
+  table.cuMemcpyHtoDAsync = &WriteLate;
   table.cuMemcpyDtoHAsync = &ReadLate;
   Device device = Must(Device::ByOrdinal(ChangedDriver(table), 0));
   // Kinds are tried before.
@@ -106,6 +126,29 @@ const bool kMeetLate = RegisterChild("meet_late", &MeetLate);
 
 TEST(HandshakeLate, ACopyHasTimeWhateverCameBeforeIt) {
   EXPECT_EQ(Child::Start("meet_late", {}).Wait(), 0);
+}
+
+int MeetAndStand(const std::vector<std::string>&) {
+  const Device device = LateDevice();
+  lateness.stands_after_a_read = true;
+  constexpr int kRanks = 4;
+  for (const HandshakeResult& met :
+       MeetOn(kRanks, device, absl::Now() + absl::Seconds(12))) {
+    EXPECT_TRUE(met.status.ok()) << met.status;
+    for (const auto& [importer, owner] : {std::pair{0, 1}, {0, 2}, {3, 1}}) {
+      EXPECT_THAT(std::string(met.matrix.WhyNot(importer, owner).message()),
+                  AllOf(HasSubstr(absl::StrCat("rank ", importer, " (host ")),
+                        HasSubstr("has not done a copy to trial memory"),
+                        HasSubstr("[no-context]"), Not(HasSubstr("has died"))));
+    }
+  }
+  EXPECT_EQ(copies_that_stand, kRanks);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kMeetAndStand = RegisterChild("meet_and_stand", &MeetAndStand);
+
+TEST(HandshakeLate, OfADeviceThatDoesNotWriteItsRankIsToldAndNoOwner) {
+  EXPECT_EQ(Child::Start("meet_and_stand", {}).Wait(), 0);
 }
 
 }  // namespace

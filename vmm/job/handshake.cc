@@ -40,10 +40,11 @@ static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
 constexpr absl::Duration kLeastPatience = absl::Seconds(1);
 
 // The nonce is in the memory when this returns: whoever is told of it next may
-// be another rank, whose reads nothing else orders after ours. `stands`: it is not,
-// and may come at any time.
+// be another rank, whose reads nothing else orders after ours. Calls `keep` where it
+// is not, and may come at any time: the memory must stay.
+template <typename Keep>
 absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce,
-                   Deadline deadline, bool* stands) {
+                   Deadline deadline, const Keep& keep) {
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   absl::Status written = driver.Error(
@@ -51,8 +52,10 @@ absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce,
       "cuMemcpyHtoDAsync(trial memory)");
   const absl::StatusOr<bool> ended =
       HasEndedBy(own, Deadline::In(std::max(deadline.Left(), kLeastPatience)));
-  *stands = ended.ok() && !*ended;
-  if (*stands) return StandsStill("a copy to trial memory in time");
+  if (ended.ok() && !*ended) {
+    keep();
+    return StandsStill("a copy to trial memory in time");
+  }
   written.Update(ended.status());
   written.Update(driver.Error(driver->cuStreamSynchronize(stream),
                               "cuStreamSynchronize(trial memory)"));
@@ -75,6 +78,12 @@ absl::Status Expect(const Driver& driver, CUdeviceptr at, const Nonce& nonce,
       absl::StrCat("trial memory does not hold what ", who, " wrote"));
 }
 
+// Of a rank that cannot use its own device.
+fabric::Refusal NoContext(const absl::Status& status) {
+  return Refuse(status, "no-context",
+                "`vmmshare doctor --touch` on that host says more.");
+}
+
 // This rank's part: its device, its context, its card.
 class Self {
  public:
@@ -85,16 +94,8 @@ class Self {
         offer_(Offer::Make(device, kTrialBytes, JobSharing(), exchange,
                            options.job)) {
     if (!offer_.card().trouble.empty()) return;
-    bool stands = false;
-    const absl::Status ready = Prepare(deadline, &stands);
-    if (stands) {
-      platform::Keepable(std::move(offer_).TakeMemory()).KeepForGood();
-    }
-    if (!ready.ok()) {
-      offer_.card().trouble =
-          Refuse(ready, "no-context",
-                 "`vmmshare doctor --touch` on that host says more.");
-    }
+    const absl::Status ready = Prepare(deadline);
+    if (!ready.ok()) offer_.card().trouble = NoContext(ready);
   }
 
   const JobCard& card() const { return offer_.card(); }
@@ -117,14 +118,18 @@ class Self {
   }
 
  private:
-  absl::Status Prepare(Deadline deadline, bool* stands) {
+  absl::Status Prepare(Deadline deadline) {
     ASSIGN_OR_RETURN(context_, PrimaryContext::Retain(*device_));
     ASSIGN_OR_RETURN(current_, context_->MakeCurrent());
     Nonce nonce{};
     RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(nonce)));
     offer_.card().nonce = nonce;
+    platform::Keepable<std::optional<Allocation>> kept(std::nullopt);
     return Write(device_->driver(), offer_.memory()->address(), nonce, deadline,
-                 stands);
+                 [&] {
+                   *kept = std::move(offer_).TakeMemory();
+                   std::move(kept).KeepForGood();
+                 });
   }
 
   // Tries every kind with `owner` until one works.
@@ -136,10 +141,16 @@ class Self {
       one.kind = CudaKind(kind);
       one.by_cards = !RefusedByCards(card(), owner, kind).empty();
       if (one.by_cards) continue;
+      if (!stands_.empty()) {
+        one.refusal = stands_;
+        continue;
+      }
       const bool had_time = !deadline.Passed();
       const absl::Status tried = Try(owner, kind, deadline);
       if (!tried.ok()) {
-        one.refusal = Explain(tried, card(), owner, kind, had_time);
+        one.refusal = stands_.empty()
+                          ? Explain(tried, card(), owner, kind, had_time)
+                          : stands_;
       }
       if (one.ok() && !options_.try_all_kinds) break;
     }
@@ -149,21 +160,26 @@ class Self {
   absl::Status Try(const JobCard& owner, HandleKind kind, Deadline deadline) {
     const Driver& driver = device_->driver();
     ASSIGN_OR_RETURN(
-        ImportedAllocation memory,
+        ImportedAllocation imported,
         ImportFrom(*device_, owner, kind,
                    {.grants = {{Location::On(*device_), Access::kReadWrite}}},
                    options_.job, deadline));
-    if (memory.size() < kTrialBytes) {
+    platform::Keepable memory(std::move(imported));
+    const CUdeviceptr base = memory->address();
+    if (memory->size() < kTrialBytes) {
       return absl::DataLossError(absl::StrCat(
-          memory.size(), " bytes of trial memory; expected ", kTrialBytes));
+          memory->size(), " bytes of trial memory; expected ", kTrialBytes));
     }
-    RETURN_IF_ERROR(Expect(driver, memory.address(), owner.nonce, "its owner"));
+    RETURN_IF_ERROR(Expect(driver, base, owner.nonce, "its owner"));
     Nonce mine{};
     RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(mine)));
-    const CUdeviceptr slot = memory.address() + SlotOf(card().rank);
+    const CUdeviceptr slot = base + SlotOf(card().rank);
     bool stands = false;
-    const absl::Status written = Write(driver, slot, mine, deadline, &stands);
-    if (stands) platform::Keepable(std::move(memory)).KeepForGood();
+    const absl::Status written = Write(driver, slot, mine, deadline, [&] {
+      std::move(memory).KeepForGood();
+      stands = true;
+    });
+    if (stands) stands_ = fabric::OfRank(card(), NoContext(written));
     RETURN_IF_ERROR(written);
     return Expect(driver, slot, mine, "this rank");
   }
@@ -173,6 +189,9 @@ class Self {
   Offer offer_;
   std::optional<PrimaryContext> context_;
   std::optional<CurrentContext> current_;
+  // Why nothing more is tried, if so: this rank's device did not write. It may yet,
+  // to what stays for good, which of each further owner would be more.
+  fabric::Refusal stands_;
 };
 
 // What is known of an incomplete round, by rank, as each said it.

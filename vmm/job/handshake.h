@@ -96,7 +96,7 @@ struct HandshakeResult {
 // by 10 s for each kind of handle that it is the first to try while the device does
 // nothing (Device::Probe); by a second where the device does not write and no more
 // was left of the time; and copies to the host have no deadline (docs/ordering.md).
-// Trial memory that the device has not done with stays for good.
+// Trial memory that the device has not done with stays for good, 2 MiB at most.
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
                           const HandshakeOptions& options, Deadline deadline);
