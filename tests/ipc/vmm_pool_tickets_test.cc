@@ -1,6 +1,7 @@
 // Tickets that lie, and an owner that does.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -394,6 +395,37 @@ TEST_F(PoolTickets,
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
   answers.set_value();
   ExpectSoon([&peer] { return peer->statistics().releasing == 0; });
+}
+
+// With a driver that takes as long to be asked as another block takes to come.
+TEST_F(PoolTickets, BlocksGoBackWhileOthersComeToBeReleased) {
+  const Device its = DeviceThatIsAsked();
+  const std::unique_ptr<ImportedPool> peer = Must(ImportedPool::Subscribe(
+      its.driver(), publication_->ticket(), {}, Late()));
+  const Stream stream;
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  const auto release = [&] {
+    Must(peer->ReleaseAfter(Must(peer->Import(ticket_, Late())), stream.get()));
+  };
+  constexpr std::size_t kQuestions = 50;
+  std::size_t questions = 0;
+  std::atomic<std::uint64_t> most = 0;
+  std::promise<void> done;
+  const std::function<void()> at_each = [&] {
+    most = std::max<std::uint64_t>(most, peer->statistics().imported);
+    if (++questions == kQuestions) return done.set_value();
+    AtEventQuery() = at_each;
+    EXPECT_EQ(driver()->cuCtxPushCurrent(context), CUDA_SUCCESS);
+    release();
+    EXPECT_EQ(driver()->cuCtxPopCurrent(&context), CUDA_SUCCESS);
+    stream.Sync();
+  };
+  AtEventQuery() = at_each;
+  release();
+  done.get_future().wait();
+  ExpectSoon([&peer] { return peer->statistics().releasing == 0; });
+  EXPECT_LT(most, kQuestions / 2);
 }
 
 // Has what comes on `stream` wait for all that is on `other`.

@@ -1,5 +1,6 @@
 // Blocks that are given back to a pool's owner, at once or behind a stream.
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -84,9 +85,12 @@ void Subscription::ReleaseLoop() {
     while (!stopping_ && releasing_.empty()) changed_.Wait(mutex_);
     if (stopping_) return;
     std::list<Batch> passed;
+    // What comes meanwhile is asked after next time: else what has passed might
+    // never go back.
+    std::size_t left = releasing_.size();
     // A stream whose work failed keeps its blocks: nobody knows what the GPU
     // still does with them.
-    for (auto batch = releasing_.begin(); batch != releasing_.end();) {
+    for (auto batch = releasing_.begin(); left != 0; --left) {
       // The driver may have it wait for another thread's call, as one that frees
       // does. Nobody else takes a batch out.
       const OwnedEvent& point = batch->point;
