@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
@@ -264,8 +267,17 @@ TEST(FencesAndQueues, AKindIsTriedForTenSecondsWhileAsManyWaitAsThereAre) {
             0);
 }
 
+std::atomic<int> fills = 0;
+CUresult CUDAAPI CountedFill(CUdeviceptr at, unsigned char value,
+                             std::size_t bytes, CUstream stream) {
+  ++fills;
+  return TestDriver()->cuMemsetD8Async(at, value, bytes, stream);
+}
+
 int ClearWhileStreamsWait(const std::vector<std::string>&) {
-  const Device device = FirstDevice();
+  platform::DriverTable table = TestDriver().table();
+  table.cuMemsetD8Async = &CountedFill;
+  const Device device = Must(Device::ByOrdinal(ChangedDriver(table), 0));
   const PrimaryContext context = Must(PrimaryContext::Retain(device));
   const CurrentContext current = Must(context.MakeCurrent());
   const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
@@ -278,6 +290,8 @@ int ClearWhileStreamsWait(const std::vector<std::string>&) {
   EXPECT_TRUE(
       absl::StrContains(cleared.message(), "streams of this process wait as"))
       << cleared;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(array->Clear(Deadline::In(kForGood))));
+  EXPECT_EQ(fills, 1) << "the driver waits once its queue is full";
   held.LetGo();
   Must(array->Clear(Deadline::In(absl::Seconds(30))));
   EXPECT_EQ(Must(Must(array->At(0)).Query()), 0u);

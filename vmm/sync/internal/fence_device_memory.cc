@@ -164,6 +164,9 @@ absl::Status DeviceMemory::Clear(Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
   const TurnGiver giver(turn_, words_->driver());
   ASSIGN_OR_RETURN(const CurrentContext current, words_->Enter());
+  // A call before this one may not have waited for its own: fills that stand must not
+  // become more with each call.
+  RETURN_IF_ERROR(words_->Await(deadline));
   RETURN_IF_ERROR(words_->Zero(seen_.size() * kFenceBytes));
   RETURN_IF_ERROR(words_->Await(deadline));
   for (Seen& seen : seen_) {
