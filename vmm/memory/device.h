@@ -74,9 +74,10 @@ class Device {
   // that says nothing about the kind: out of memory or descriptors, a fabric
   // that is not ready, a call that the capture of a stream refuses, a fault in the
   // program's context, a device that another process has for itself, one that
-  // the driver has no name for (CUDA_ERROR_UNKNOWN), or a device that has not read
-  // and written the word in 10 s (UNAVAILABLE): it has stopped, or as many streams
-  // wait as there are hardware queues (docs/ordering.md). Those 2 MiB stay for good.
+  // the driver has no name for (CUDA_ERROR_UNKNOWN), or a device that has not
+  // written the word in 10 s (UNAVAILABLE): it has stopped, is full of kernels that
+  // run on, or as many streams wait as there are hardware queues (docs/ordering.md).
+  // Those 2 MiB stay for good, of each such try. The word is read without a deadline.
   // Breaks no capture.
   absl::Status Probe(HandleKind kind) const;
 

@@ -36,8 +36,9 @@ absl::StatusOr<bool> HasEndedBy(const OwnedStream& own, Deadline deadline) {
 absl::Status StandsStill(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(
       "the device has not done ", what,
-      ": it has stopped, or as many streams of this process wait as there are "
-      "hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 without it)"));
+      ": it has stopped, is full of kernels that run on, or as many streams of "
+      "this process wait as there are hardware queues "
+      "(CUDA_DEVICE_MAX_CONNECTIONS, 8 without it)"));
 }
 
 }  // namespace vmm
