@@ -171,6 +171,19 @@ TEST_F(RegionTest, ACapturedGraphReplaysAsBefore) {
   }
 }
 
+// cuMemFreeHost() waits for all work of the device.
+TEST_F(RegionTest, WhatIsKeptGoesWithoutAWaitForTheDevice) {
+  RestorableRegion& region = Failing();
+  FillFive(region);
+  Must(region.Release(Keep::kHostMemory));
+  Must(region.Restore());
+  ExpectAllFive();
+  Must(region.Release(Keep::kHostMemory));
+  region = RestorableRegion(device);
+  EXPECT_EQ(faults_.CallsByEntry()["cuMemcpyDtoHAsync"], 10u);
+  EXPECT_EQ(faults_.CallsByEntry()["cuMemFreeHost"], 0u);
+}
+
 TEST_F(RegionTest, AReleaseThatCannotCopyChangesNothing) {
   RestorableRegion& region = Failing();
   FillFive(region);

@@ -179,7 +179,8 @@ class WeightsChecksumSetTest : public WeightsChecksumTest {
 TEST_F(WeightsChecksumSetTest, OfFilesTheDeviceTakesThem) {
   DriverFaults faults;
   const platform::Driver counting = FaultyDriver(driver(), &faults);
-  TensorSetWriter writer = Begin(counting);
+  std::optional<TensorSetWriter> begun = Begin(counting);
+  TensorSetWriter& writer = *begun;
   faults.ResetCounts();
   Must(writer.ReadFiles({{path_}}, reads_, {.threads = 3}));
   // One that loads it, and one for all.
@@ -198,6 +199,11 @@ TEST_F(WeightsChecksumSetTest, OfFilesTheDeviceTakesThem) {
       ::testing::Not(::testing::Contains(::testing::Key("cuMemCreate"))));
   EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoH"], 0u);
   EXPECT_THAT(Sealed(writer), ElementsAreArray(OfTheFile()));
+  // It would wait for all work of the device.
+  faults.ResetCounts();
+  begun.reset();
+  EXPECT_EQ(faults.CallsByEntry()["cuMemFreeHost"], 0u);
+  EXPECT_GT(faults.CallsByEntry()["cuMemUnmap"], 0u);
 }
 
 TEST_F(WeightsChecksumSetTest, AreComparedByTheDevice) {
