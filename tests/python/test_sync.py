@@ -1162,6 +1162,31 @@ def test_an_interrupted_release_is_done_by_the_next_one(cuda, streams, publisher
     follower.close()
 
 
+@pytest.mark.parametrize("where", ["before", "done", "mark"])
+def test_an_update_whose_release_was_interrupted_is_in_use_no_more(cuda, streams, publisher,
+                                                                   monkeypatch, where):
+    """The publisher may write there: latest() waits for the next one."""
+    ours, theirs, other = streams
+    follower = join(cuda, publisher)
+    for value in range(1, 6):
+        assert write(cuda, publisher, ours, value) == (value, {})
+        assert see(follower, theirs) == (value, {value})
+        with monkeypatch.context() as patch:
+            if where == "mark":
+                patch.setattr(follower._marks, "put", Pressed(follower._marks, "put").put)
+            else:
+                press(patch, follower._ring, "_ring", "hand_over", where == "done")
+            with pytest.raises(KeyboardInterrupt):
+                follower.release(theirs)
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            follower.latest(other, timeout=0.05)
+        assert follower.number == 0
+    publisher.finish(timeout=60)
+    with pytest.raises(vs.errors.OutOfRange, match="was given back"):
+        follower.latest(theirs, timeout=60)
+    follower.close()
+
+
 @pytest.mark.parametrize("done", [True, False])
 def test_a_mark_that_ctrl_c_interrupts_holds_up_no_other(streams, done):
     """Nobody knows whether it was put, so nothing is unmapped; those who ask for another have it."""

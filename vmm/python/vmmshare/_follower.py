@@ -49,7 +49,7 @@ class Follower(Closing):
         self._came: "list[Item]" = []
         self._came_on = 0
         self._to_release: "RingBuffer | None" = None
-        self._released = 0
+        self._released, self._released_on = 0, 0
         self._has_begun = False  # There was an update.
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self.finished = False
@@ -131,7 +131,7 @@ class Follower(Closing):
                 self._marks.put(stream)
 
     def _settle(self, stream: int) -> None:
-        """What Ctrl-C left between two steps of _take()."""
+        """What Ctrl-C left between two steps of _take() or of release()."""
         if self._to_release is not None and self._to_release is self._buffer:
             self._to_release = None
         if self._came and self._buffer is not None and self._buffer.number == self._came[0][3]:
@@ -141,6 +141,10 @@ class Follower(Closing):
             self._marks.order(self._came_on, stream)
             with self._marks.behind(stream):
                 self._give_back_the_one_before(stream)
+        if self._buffer is not None and self._released == self._buffer.number:
+            # It may be the publisher's by now, which writes there.
+            self._marks.order(self._released_on, stream)
+            self._release(stream)
 
     def _give_back_the_one_before(self, stream: int) -> None:
         if self._to_release is None:
@@ -181,14 +185,20 @@ class Follower(Closing):
 
     def release(self, stream: int = 0) -> None:
         """Gives the update back after what is on `stream` now: none is in use then, and latest()
-        waits for the next one. Aborted, Unavailable or FailedPrecondition as latest(); after an
-        exception the update is in use still."""
+        waits for the next one. Aborted, Unavailable or FailedPrecondition as latest(); the update is
+        in use still then. After another exception, Ctrl-C say, it may be given back: use it no more,
+        the next release() or latest() does the rest."""
         if self._buffer is not None:
             check_not_captured(stream, "release()")
             self._settle(stream)
-            with self._marks.behind(stream):
-                self._give_back(self._buffer, stream)
-            self._buffer = None
+            if self._buffer is not None:
+                self._release(stream)
+
+    def _release(self, stream: int) -> None:
+        self._released_on = stream
+        with self._marks.behind(stream):
+            self._give_back(self._in_use(), stream)
+        self._buffer = None
 
     def close(self, *, timeout: "float | None" = 10.0) -> None:
         """Lets go of all when its tensors are gone. Waits until the GPU has passed what was on the
