@@ -79,6 +79,23 @@ def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
     assert join() == [(i, 100 + i, [i] * i) for i in range(1, 21)]
 
 
+def test_an_iterator_that_outlives_its_ring_gives_nothing_back(cuda, streams, ends, monkeypatch):
+    """What close() gave back already; nothing can be raised where it is dropped."""
+    writer, reader = ends
+    unraised = []
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+    writer.publish(writer.acquire(streams[0]), streams[0])
+    kept, dropped = reader.items(streams[1], timeout=60), reader.items(streams[1], timeout=60)
+    next(kept)
+    writer.publish(writer.acquire(streams[0]), streams[0])
+    next(dropped)
+    reader.close()
+    del dropped
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        next(kept)
+    assert not unraised
+
+
 def test_a_thread_without_a_context_has_the_default_stream_of_the_rings_device(driver):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     opened = []

@@ -255,7 +255,9 @@ class RingReader(_End):
             try:
                 yield buffer
             finally:
-                self.release(buffer, stream)
+                # Who keeps the iterator may let go of it after close(), which gave it back.
+                if not self.closed:
+                    self.release(buffer, stream)
 
     def __iter__(self) -> "typing.Iterator[RingBuffer]":
         return self.items()
