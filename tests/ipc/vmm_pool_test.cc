@@ -205,7 +205,7 @@ TEST_F(PoolSharing, SeveralPeersHoldABlockUntilTheLastGivesItBack) {
     const absl::Status none = pool_->Allocate(4 * kMiB, nullptr).status();
     EXPECT_EQ(none.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(none.message(),
-                HasSubstr("4194304 for peers to give them back"));
+                HasSubstr("4194304 for peers to give them back. Free blocks"));
     EXPECT_EQ(peer.Expect(0, 1, 5), "OK");
     EXPECT_EQ(peer.ReleaseAll(), "OK");
   }

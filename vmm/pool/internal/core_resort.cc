@@ -44,7 +44,9 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
       absl::StrCat("Of ", reserved_, " bytes in ", segments, " segments ", free,
                    " are free in pieces, ", BytesWaiting(),
                    " wait for a stream and ", held_.bytes(),
-                   " for peers to give them back"));
+                   " for peers to give them back. Free blocks, ask peers for "
+                   "theirs, or give the pool more: a larger cap, or memory "
+                   "that others have"));
 }
 
 absl::StatusOr<Block*> Core::LastResort(const Request& request) {
