@@ -85,7 +85,9 @@ absl::Status Fence::CheckGoesOn(const fence::Progress& now) {
   }
   if (!now.abandoned) return absl::OkStatus();
   return absl::AbortedError(
-      absl::StrCat("the fence was abandoned at the value ", now.value));
+      absl::StrCat("the fence was abandoned at the value ", now.value,
+                   ". What comes after that may be missing: begin anew, with "
+                   "another fence."));
 }
 
 absl::Status Fence::CheckMayReach(std::uint64_t value,
