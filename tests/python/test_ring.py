@@ -141,6 +141,34 @@ def test_an_item_whose_contents_are_late_is_the_next_one_again(cuda, streams, en
             assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
 
 
+@pytest.mark.parametrize("again", ["items", "acquire"])
+def test_an_item_that_was_waited_for_as_ctrl_c_came_is_the_next_one_again(streams, ends, again):
+    writer, reader = ends
+    ours, theirs = streams
+    with vs.FencePool() as fences, fences.new() as gate:
+        for number in 1, 2:
+            buffer = writer.acquire(ours)
+            np.from_dlpack(buffer.array(1, "int32"))[:] = number
+            if number == 1:
+                gate.wait(ours, 1)
+            writer.publish(buffer, ours)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader.items(theirs, timeout=60))
+        timer.join()
+        gate.signal(1)
+        for number in 1, 2:
+            if again == "items":
+                items = reader.items(theirs, timeout=60)
+                buffer = next(items)
+            else:
+                buffer = reader.acquire(theirs, timeout=60)
+                buffer.wait(timeout=60)
+            assert (buffer.number, int(np.from_dlpack(buffer.array(1, "int32"))[0])) == (number,) * 2
+            items.close() if again == "items" else reader.release(buffer, theirs)
+
+
 def test_the_timeout_of_an_item_is_that_of_its_contents_too(cuda, streams, ends, monkeypatch):
     writer, reader = ends
     ours, theirs = streams

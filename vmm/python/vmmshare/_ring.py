@@ -125,7 +125,8 @@ class _End(Closing):
 
     def __init__(self, ring: _core._Ring):
         self._ring = ring
-        # Acquired by calls that Ctrl-C ended as they returned; nobody was given them.
+        # Acquired by calls that Ctrl-C ended as they returned, and by items() that waited for
+        # their contents; nobody was given them.
         self._unclaimed: "list[RingBuffer]" = []
 
     def _take(self, stream: int, timeout: "float | None", into: "list[Item]") -> None:
@@ -223,8 +224,6 @@ class RingReader(_End):
     """The consumer's end, of open_ring(). Iterating gives one buffer after the other on the
     default stream, each until the next is asked for; see items()."""
 
-    _unseen: "RingBuffer | None" = None  # Acquired by items(), which nobody was given.
-
     def release(self, buffer: RingBuffer, stream: int = 0) -> None:
         """Gives it back after the work that is on `stream` now. FailedPrecondition when it was
         already, or while `stream` is captured into a graph: then it is still acquired."""
@@ -234,23 +233,23 @@ class RingReader(_End):
               ) -> "typing.Iterator[RingBuffer]":
         """The buffers on `stream`, each released when the next is asked for, until the writer
         has finished. Those on the host are waited for. `timeout` in seconds, for each with its
-        contents. An item whose contents were late is the first of the next items()."""
+        contents. An item whose contents were late, or that was waited for as Ctrl-C came, is the
+        next one again."""
         while True:
             deadline = deadline_of(timeout)
-            buffer, self._unseen = self._unseen, None
             try:
-                if buffer is None:
-                    buffer = self.acquire(stream, timeout=left_of(deadline))
+                buffer = self.acquire(stream, timeout=left_of(deadline))
             except errors.OutOfRange:
                 return
             try:
                 if buffer.array(0, "uint8").__dlpack_device__()[0] == CPU:
                     buffer.wait(timeout=left_of(deadline))
-            except errors.DeadlineExceeded:
-                self._unseen = buffer
-                raise
-            except BaseException:
-                self.release(buffer, stream)
+            except BaseException as why:
+                if isinstance(why, errors.VmmshareError) and not isinstance(
+                        why, errors.DeadlineExceeded):
+                    self.release(buffer, stream)  # Its contents never come.
+                else:
+                    self._unclaimed.insert(0, buffer)
                 raise
             try:
                 yield buffer
