@@ -314,6 +314,7 @@ TEST_F(ShareTableTest, AFreedBlockIsAFailedPrecondition) {
   const absl::Status status = peer.view->Acquire(ticket);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("slot is empty"));
+  EXPECT_THAT(status.message(), HasSubstr("and to keep the block"));
   EXPECT_FALSE(table_.Held(ticket.slot));
   EXPECT_EQ(peer.view->References(ticket.slot), 0u);
 }
