@@ -190,7 +190,8 @@ class Publisher(Closing):
     def publish(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Update:
         """Hands over what was written on `stream`. Followers see all of it or nothing.
         FailedPrecondition without acquire(), and while `stream` is captured into a graph. After
-        another exception than the first it is to be tried again: followers may have the update."""
+        another exception than the first it is to be tried again: followers may have the update. Where
+        that is FailedPrecondition all have it: the exception came as the call returned."""
         if not self._acquired and not self._is_handed_over_in_part:
             raise FailedPrecondition("publish() of an update that was not acquired",
                                      "Call acquire() first, and write to what it returns.")
