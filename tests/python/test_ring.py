@@ -153,8 +153,8 @@ def test_an_item_that_was_waited_for_as_ctrl_c_came_is_the_next_one_again(stream
                 gate.wait(ours, 1)
             writer.publish(buffer, ours)
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             next(reader.items(theirs, timeout=60))
         timer.join()
         gate.signal(1)

@@ -21,9 +21,8 @@ absl::Status Freed(const PoolTicket& ticket, std::uint64_t now) {
   return absl::FailedPreconditionError(absl::StrCat(
       "the owner has freed the block of this ticket (", ticket.Describe(),
       now == 0 ? "; its slot is empty" : "; its slot is another block's",
-      "). Ask it for a new ticket, and to keep the block, in Python the Array "
-      "or "
-      "Fence, until it is opened"));
+      "). Ask it for a new ticket, and to keep the block until it is opened, "
+      "in Python the Array or Fence"));
 }
 
 absl::Status Contradicts(const PoolTicket& ticket, const ShareRecord& record) {
