@@ -54,8 +54,7 @@ class FenceSweep : public VmmSweep {
     return fence.Query().status();
   }
 
-  // An attribute that the driver does not know, the node next to a device, is
-  // done without. So each plan is swept twice.
+  // Of a full machine and of a driver that refuses.
   static void ExpectFencesSwept(SweepPlan plan) {
     plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
     ExpectSwept(OnThisKernel(plan));
@@ -63,7 +62,6 @@ class FenceSweep : public VmmSweep {
     AddAnswers(plan);
     plan.name += ", refused";
     plan.system_calls = false;
-    plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");
     ExpectSwept(OnThisKernel(plan));
   }
 

@@ -9,6 +9,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
+#include "vmm/memory/internal/device_attribute.h"
 #include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -35,9 +36,6 @@ absl::StatusOr<CUmemAllocationProp> Properties(
 // Handles for which there is room before the driver has made any: how many there
 // are to be is the caller's word, and more than the host's memory may hold.
 constexpr std::size_t kMostAhead = 4096;
-
-// As CUDA_VERSION; cuda.h of 12.2 is the first with HOST_NUMA.
-constexpr int kHostMemorySince = 12020;
 
 const char* AdviceWhenFull(const Driver& driver) {
   return driver.is_host_memory()

@@ -20,12 +20,12 @@ absl::StatusOr<int> DeviceAttribute(const Device& device,
 }
 
 absl::StatusOr<int> HostNodeOf(const Device& device) {
-  const absl::StatusOr<int> node =
-      DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, "HOST_NUMA_ID");
-  // Drivers before CUDA 12.2 do not know what is asked.
-  if (platform::ResultOf(node.status()) == CUDA_ERROR_INVALID_VALUE) return 0;
-  RETURN_IF_ERROR(node.status());
-  return std::max(*node, 0);
+  // Before it, nobody knows what is asked.
+  if (device.driver().version() < kHostMemorySince) return 0;
+  ASSIGN_OR_RETURN(const int node,
+                   DeviceAttribute(device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
+                                   "HOST_NUMA_ID"));
+  return std::max(node, 0);
 }
 
 }  // namespace vmm

@@ -16,8 +16,11 @@ absl::StatusOr<int> DeviceAttribute(const Device& device,
                                     CUdevice_attribute attribute,
                                     absl::string_view name);
 
+// As CUDA_VERSION; cuda.h of 12.2 is the first with HOST_NUMA.
+inline constexpr int kHostMemorySince = 12020;
+
 // The NUMA node of the host next to the device; 0 where the driver knows of
-// none.
+// none. Errors as the driver answers.
 absl::StatusOr<int> HostNodeOf(const Device& device);
 
 }  // namespace vmm

@@ -15,19 +15,29 @@ namespace {
 
 using platform::Driver;
 
-// For the device and the CPU.
-absl::StatusOr<MappedRegion> CreateOnHost(const Device& device,
-                                          std::uint64_t size) {
+absl::StatusOr<bool> HasHostMemory(const Device& device) {
+  if (device.driver().version() < kHostMemorySince) return false;
   ASSIGN_OR_RETURN(
       const int supported,
       DeviceAttribute(
           device,
           CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"));
-  if (supported == 0) {
-    return absl::UnimplementedError(
-        "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
-  }
+  return supported != 0;
+}
+
+// Of a machine where nobody gets such memory, as in a container that may not use a
+// NUMA node.
+bool IsRefusal(const absl::Status& status) {
+  const std::optional<CUresult> result = platform::ResultOf(status);
+  return result == CUDA_ERROR_NOT_PERMITTED ||
+         result == CUDA_ERROR_NOT_SUPPORTED ||
+         result == CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+// For the device and the CPU.
+absl::StatusOr<MappedRegion> CreateOnHost(const Device& device,
+                                          std::uint64_t size) {
   ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
   const Location where = Location::HostNuma(node);
   const Driver& driver = device.driver();
@@ -73,13 +83,15 @@ absl::StatusOr<PinnedBytes> PinnedBytes::Pin(
     const Device& device, std::shared_ptr<const PrimaryContext> context,
     std::uint64_t size) {
   const RelaxedCapture relaxed(device.driver());
-  absl::StatusOr<MappedRegion> region = CreateOnHost(device, size);
-  if (region.ok()) return PinnedBytes(*std::move(region), size);
-  // What the host has not the other call does not get either.
-  if (absl::IsResourceExhausted(region.status())) {
-    return platform::Annotate(
-        region.status(),
-        absl::StrCat(size, " bytes of the host cannot be pinned"));
+  ASSIGN_OR_RETURN(const bool has_host_memory, HasHostMemory(device));
+  if (has_host_memory) {
+    absl::StatusOr<MappedRegion> region = CreateOnHost(device, size);
+    if (region.ok()) return PinnedBytes(*std::move(region), size);
+    if (!IsRefusal(region.status())) {
+      return platform::Annotate(
+          region.status(),
+          absl::StrCat(size, " bytes of the host cannot be pinned"));
+    }
   }
   ASSIGN_OR_RETURN(auto block,
                    Allocate(device.driver(), std::move(context), size));

@@ -36,13 +36,13 @@ struct HostBlockTraits {
 // Memory of cuMemCreate() on the node next to the device: half as long in the making
 // as cuMemHostAlloc()'s, copied as fast, and gone without a wait for the device
 // (measured on an H200). Where there is none (before CUDA 12.2; the device's
-// attribute says so), or the driver refuses it, cuMemHostAlloc()'s. Move-only;
-// thread-compatible.
+// attribute says so; NOT_PERMITTED, NOT_SUPPORTED or OPERATING_SYSTEM), it is
+// cuMemHostAlloc()'s. Move-only; thread-compatible.
 // REQUIRES: no copy is under way when it is destroyed.
 class PinnedBytes {
  public:
-  // RESOURCE_EXHAUSTED when the host has not so much memory to pin. REQUIRES:
-  // `context`, which is of `device`, is current.
+  // RESOURCE_EXHAUSTED when the host has not so much memory to pin; others as the
+  // driver answers. REQUIRES: `context`, which is of `device`, is current.
   static absl::StatusOr<PinnedBytes> Pin(
       const Device& device, std::shared_ptr<const PrimaryContext> context,
       std::uint64_t size);

@@ -7,14 +7,21 @@
 namespace vmm::weights {
 
 Staging::Piece::~Piece() {
-  if (pinned_ == nullptr) return;  // Moved from.
+  if (pinned_ == nullptr) return;
   const platform::MutexLock lock(staging_->mutex_);
   staging_->free_.push_back(std::move(pinned_));
 }
 
 absl::Span<std::uint8_t> Staging::Piece::bytes() const {
-  return {static_cast<std::uint8_t*>(pinned_->at()),
-          static_cast<std::size_t>(pinned_->size())};
+  const PinnedBytes& pinned = **pinned_;
+  return {static_cast<std::uint8_t*>(pinned.at()),
+          static_cast<std::size_t>(pinned.size())};
+}
+
+void Staging::Piece::KeepForGood() {
+  if (pinned_ == nullptr) return;
+  std::move(*pinned_).KeepForGood();
+  pinned_.reset();
 }
 
 absl::StatusOr<Staging::Piece> Staging::Take() {
@@ -28,7 +35,7 @@ absl::StatusOr<Staging::Piece> Staging::Take() {
   }
   ASSIGN_OR_RETURN(PinnedBytes pinned,
                    PinnedBytes::Pin(device_, context_, kPiece));
-  return Piece(this, std::make_unique<PinnedBytes>(std::move(pinned)));
+  return Piece(this, std::make_unique<Pinned>(std::move(pinned)));
 }
 
 StagedWrites::~StagedWrites() {
@@ -37,7 +44,7 @@ StagedWrites::~StagedWrites() {
   }
 }
 
-absl::Status StagedWrites::Await(Turn& turn) const {
+absl::Status StagedWrites::Await(Turn& turn) {
   if (!turn.read.has_value()) return absl::OkStatus();
   const OwnedEvent read = std::move(turn.read);
   // As long as the copy takes, and what the program put on the stream before it.
@@ -45,16 +52,20 @@ absl::Status StagedWrites::Await(Turn& turn) const {
   return passed.ok() ? passed : AwaitAll(passed);
 }
 
-absl::Status StagedWrites::AwaitAll(const absl::Status& why) const {
+absl::Status StagedWrites::AwaitAll(const absl::Status& why) {
   const platform::Driver& driver = staging_->driver();
   absl::StatusOr<CurrentContext> current = staging_->context().MakeCurrent();
-  if (!current.ok()) return why;
+  if (!current.ok()) {
+    for (Turn& turn : turns_) turn.piece.KeepForGood();
+    return kept_ = why;
+  }
   // What it fails of is no news.
   (void)driver->cuStreamSynchronize(nullptr);
   return why;
 }
 
 absl::StatusOr<absl::Span<std::uint8_t>> StagedWrites::Next() {
+  RETURN_IF_ERROR(kept_);
   if (next_ == turns_.size()) {
     ASSIGN_OR_RETURN(const CurrentContext current,
                      staging_->context().MakeCurrent());

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/base/keepable.h"
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
@@ -29,6 +30,8 @@ inline constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
 
 // As many pieces as are in use at once, which is two a thread. Thread-safe.
 class Staging {
+  using Pinned = platform::Keepable<PinnedBytes>;
+
  public:
   // A piece, until it is destroyed; the Staging outlives it.
   class Piece {
@@ -37,21 +40,23 @@ class Staging {
     Piece& operator=(Piece&&) = delete;
     ~Piece();
     absl::Span<std::uint8_t> bytes() const;  // kPiece of them.
+    // It is there until the process ends: the device may still read it.
+    void KeepForGood();
 
    private:
     friend class Staging;
-    Piece(Staging* staging, std::unique_ptr<PinnedBytes> pinned)
+    Piece(Staging* staging, std::unique_ptr<Pinned> pinned)
         : staging_(staging), pinned_(std::move(pinned)) {}
     Staging* staging_;
-    std::unique_ptr<PinnedBytes> pinned_;
+    std::unique_ptr<Pinned>
+        pinned_;  // None once it was moved from, or is kept.
   };
 
   // `context` is `device`'s.
   Staging(Device device, std::shared_ptr<const PrimaryContext> context)
       : device_(std::move(device)), context_(std::move(context)) {}
 
-  // RESOURCE_EXHAUSTED when the host has no memory to pin. REQUIRES: the context
-  // is current.
+  // Errors as PinnedBytes::Pin(). REQUIRES: the context is current.
   absl::StatusOr<Piece> Take();
   const platform::Driver& driver() const { return device_.driver(); }
   const PrimaryContext& context() const { return *context_; }
@@ -60,7 +65,7 @@ class Staging {
   const Device device_;
   const std::shared_ptr<const PrimaryContext> context_;
   platform::Mutex mutex_;
-  std::vector<std::unique_ptr<PinnedBytes>> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Pinned>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What one thread writes to a device, by two pieces in turn: one is filled while the
@@ -78,8 +83,7 @@ class StagedWrites {
   ~StagedWrites();
 
   // A piece that may be filled, once nothing reads it any more. The same one until it
-  // is written. RESOURCE_EXHAUSTED as Staging::Take(); otherwise the error of a write
-  // before.
+  // is written. Errors as Staging::Take(); otherwise the error of a write before.
   absl::StatusOr<absl::Span<std::uint8_t>> Next();
   // Begins to copy the first `size` bytes of that piece to `to`, on the default stream
   // of the device's primary context.
@@ -94,13 +98,15 @@ class StagedWrites {
   };
   static constexpr std::size_t kTurns = 2;
 
-  absl::Status Await(Turn& turn) const;
-  // Where nobody can say when a piece is free again: returns `why` when all are.
-  absl::Status AwaitAll(const absl::Status& why) const;
+  absl::Status Await(Turn& turn);
+  // Where nobody can say when a piece is free again: returns `why` when all are, or
+  // have been kept.
+  absl::Status AwaitAll(const absl::Status& why);
 
   Staging* staging_;
   std::vector<Turn> turns_;
   std::size_t next_ = 0;
+  absl::Status kept_;  // Why its pieces were, if so. It writes no more.
 };
 
 }  // namespace vmm::weights
