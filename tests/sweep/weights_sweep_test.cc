@@ -52,8 +52,8 @@ class WeightsSweep : public VmmSweep {
         "cuMemExportToShareableHandle", "getrandom",
         // Where the device has no room for a kernel, the CPU
         // takes the checksums.
-        "cuDeviceGetAttribute", "cuLibraryGetKernel", "cuMemHostAlloc",
-        "cuLaunchKernel", "cuStreamSynchronize"};
+        "cuDeviceGetAttribute", "cuLibraryGetKernel", "cuLaunchKernel",
+        "cuStreamSynchronize"};
     return plan;
   }
 

@@ -196,7 +196,10 @@ absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::Checksums(
   const bool is_empty =
       absl::c_all_of(parts, [](const Part& part) { return part.size == 0; });
   if (primary_ != nullptr && !is_empty) {
-    auto checksums = ChecksumsByDevice(parts);
+    ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+    // What the host has no room for is not for the CPU, which needs it as well.
+    ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());
+    auto checksums = ChecksumsByDevice(parts, pinned.bytes());
     if (!IsForTheCpu(checksums.status())) return checksums;
   }
   std::vector<std::uint32_t> checksums;
@@ -209,18 +212,15 @@ absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::Checksums(
 }
 
 absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::ChecksumsByDevice(
-    absl::Span<const Part> parts) const {
-  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+    absl::Span<const Part> parts, absl::Span<std::uint8_t> pinned) const {
   ASSIGN_OR_RETURN(const ChecksumKernel kernel, ChecksumKernel::Load(*device_));
-  ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());
   std::vector<AddressSpan> ranges;
   ranges.reserve(parts.size());
   for (const Part& part : parts) {
     ranges.push_back({address_ + part.offset, part.size});
   }
-  const absl::Span<std::uint8_t> bytes = pinned.bytes();
-  return kernel.Take(ranges, {reinterpret_cast<std::uint32_t*>(bytes.data()),
-                              bytes.size() / sizeof(std::uint32_t)});
+  return kernel.Take(ranges, {reinterpret_cast<std::uint32_t*>(pinned.data()),
+                              pinned.size() / sizeof(std::uint32_t)});
 }
 
 absl::StatusOr<std::uint32_t> MemoryCopy::ChecksumByCpu(

@@ -100,8 +100,9 @@ class MemoryCopy {
  private:
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
+  // REQUIRES: the context is current.
   absl::StatusOr<std::vector<std::uint32_t>> ChecksumsByDevice(
-      absl::Span<const Part> parts) const;
+      absl::Span<const Part> parts, absl::Span<std::uint8_t> pinned) const;
   absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
   absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;

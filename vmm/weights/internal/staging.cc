@@ -7,21 +7,14 @@
 namespace vmm::weights {
 
 Staging::Piece::~Piece() {
-  if (pinned_ == nullptr) return;
+  if (pinned_ == nullptr) return;  // Moved from.
   const platform::MutexLock lock(staging_->mutex_);
   staging_->free_.push_back(std::move(pinned_));
 }
 
 absl::Span<std::uint8_t> Staging::Piece::bytes() const {
-  const PinnedBytes& pinned = **pinned_;
-  return {static_cast<std::uint8_t*>(pinned.at()),
-          static_cast<std::size_t>(pinned.size())};
-}
-
-void Staging::Piece::KeepForGood() {
-  if (pinned_ == nullptr) return;
-  std::move(*pinned_).KeepForGood();
-  pinned_.reset();
+  return {static_cast<std::uint8_t*>(pinned_->at()),
+          static_cast<std::size_t>(pinned_->size())};
 }
 
 absl::StatusOr<Staging::Piece> Staging::Take() {
@@ -35,7 +28,7 @@ absl::StatusOr<Staging::Piece> Staging::Take() {
   }
   ASSIGN_OR_RETURN(PinnedBytes pinned,
                    PinnedBytes::Pin(device_, context_, kPiece));
-  return Piece(this, std::make_unique<Pinned>(std::move(pinned)));
+  return Piece(this, std::make_unique<PinnedBytes>(std::move(pinned)));
 }
 
 StagedWrites::~StagedWrites() {
@@ -44,7 +37,7 @@ StagedWrites::~StagedWrites() {
   }
 }
 
-absl::Status StagedWrites::Await(Turn& turn) {
+absl::Status StagedWrites::Await(Turn& turn) const {
   if (!turn.read.has_value()) return absl::OkStatus();
   const OwnedEvent read = std::move(turn.read);
   // As long as the copy takes, and what the program put on the stream before it.
@@ -52,23 +45,17 @@ absl::Status StagedWrites::Await(Turn& turn) {
   return passed.ok() ? passed : AwaitAll(passed);
 }
 
-absl::Status StagedWrites::AwaitAll(const absl::Status& why) {
-  const platform::Driver& driver = staging_->driver();
-  absl::StatusOr<CurrentContext> current = staging_->context().MakeCurrent();
-  if (!current.ok()) {
-    for (Turn& turn : turns_) turn.piece.KeepForGood();
-    return kept_ = why;
-  }
+absl::Status StagedWrites::AwaitAll(const absl::Status& why) const {
   // What it fails of is no news.
-  (void)driver->cuStreamSynchronize(nullptr);
+  (void)staging_->driver()->cuStreamSynchronize(nullptr);
   return why;
 }
 
 absl::StatusOr<absl::Span<std::uint8_t>> StagedWrites::Next() {
-  RETURN_IF_ERROR(kept_);
+  if (!current_.has_value()) {
+    ASSIGN_OR_RETURN(current_, staging_->context().MakeCurrent());
+  }
   if (next_ == turns_.size()) {
-    ASSIGN_OR_RETURN(const CurrentContext current,
-                     staging_->context().MakeCurrent());
     ASSIGN_OR_RETURN(Staging::Piece piece, staging_->Take());
     turns_.push_back({std::move(piece), OwnedEvent()});
   }
@@ -79,8 +66,6 @@ absl::StatusOr<absl::Span<std::uint8_t>> StagedWrites::Next() {
 absl::Status StagedWrites::Write(CUdeviceptr to, std::uint64_t size) {
   const platform::Driver& driver = staging_->driver();
   Turn& turn = turns_[next_];
-  ASSIGN_OR_RETURN(const CurrentContext current,
-                   staging_->context().MakeCurrent());
   RETURN_IF_ERROR(
       Copied(driver,
              driver->cuMemcpyHtoDAsync(to, turn.piece.bytes().data(),

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "platform/base/keepable.h"
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
@@ -30,8 +30,6 @@ inline constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
 
 // As many pieces as are in use at once, which is two a thread. Thread-safe.
 class Staging {
-  using Pinned = platform::Keepable<PinnedBytes>;
-
  public:
   // A piece, until it is destroyed; the Staging outlives it.
   class Piece {
@@ -40,16 +38,13 @@ class Staging {
     Piece& operator=(Piece&&) = delete;
     ~Piece();
     absl::Span<std::uint8_t> bytes() const;  // kPiece of them.
-    // It is there until the process ends: the device may still read it.
-    void KeepForGood();
 
    private:
     friend class Staging;
-    Piece(Staging* staging, std::unique_ptr<Pinned> pinned)
+    Piece(Staging* staging, std::unique_ptr<PinnedBytes> pinned)
         : staging_(staging), pinned_(std::move(pinned)) {}
     Staging* staging_;
-    std::unique_ptr<Pinned>
-        pinned_;  // None once it was moved from, or is kept.
+    std::unique_ptr<PinnedBytes> pinned_;
   };
 
   // `context` is `device`'s.
@@ -65,14 +60,14 @@ class Staging {
   const Device device_;
   const std::shared_ptr<const PrimaryContext> context_;
   platform::Mutex mutex_;
-  std::vector<std::unique_ptr<Pinned>> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<PinnedBytes>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What one thread writes to a device, by two pieces in turn: one is filled while the
 // device reads the other. Nobody spins for the bus: the driver does when it is asked
 // for a copy that has ended on return, which cost a load a seventh of its CPU time
 // with one thread and more with several (measured).
-// Thread-compatible.
+// Of one thread, whose current context it is from Next() on until it goes.
 class StagedWrites {
  public:
   // The Staging outlives it.
@@ -98,15 +93,16 @@ class StagedWrites {
   };
   static constexpr std::size_t kTurns = 2;
 
-  absl::Status Await(Turn& turn);
-  // Where nobody can say when a piece is free again: returns `why` when all are, or
-  // have been kept.
-  absl::Status AwaitAll(const absl::Status& why);
+  absl::Status Await(Turn& turn) const;
+  // Where nobody can say when a piece is free again: returns `why` when all are.
+  absl::Status AwaitAll(const absl::Status& why) const;
 
   Staging* staging_;
+  // From the first piece on: without it nobody could wait for the copies, and the
+  // pieces go next.
+  std::optional<CurrentContext> current_;
   std::vector<Turn> turns_;
   std::size_t next_ = 0;
-  absl::Status kept_;  // Why its pieces were, if so. It writes no more.
 };
 
 }  // namespace vmm::weights
