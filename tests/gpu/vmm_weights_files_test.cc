@@ -1,16 +1,24 @@
 // Tensor sets that come from files while the device is behind.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/loaded_kernel.h"
+#include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/support/private_directory.h"
@@ -140,6 +148,150 @@ TEST_F(WeightsFilesTest, EachFailingCallIsTold) {
   }
   Must(writer.ReadFiles({path_}, reads_, {.threads = 1}));
   EXPECT_TRUE(Copied() == bytes_);
+}
+
+// By default as any thread may end it.
+void BeginToCapture(const Stream& stream,
+                    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED) {
+  EXPECT_EQ(TestDriver()->cuStreamBeginCapture(stream.get(), mode),
+            CUDA_SUCCESS);
+}
+// Whether nothing invalidated it.
+bool EndCapture(const Stream& stream) {
+  CUgraph graph = nullptr;
+  const CUresult ended = TestDriver()->cuStreamEndCapture(stream.get(), &graph);
+  if (graph != nullptr) {
+    EXPECT_EQ(TestDriver()->cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  return ended == CUDA_SUCCESS;
+}
+
+// What the changed driver does once, behind what comes next on a default stream; and
+// how often it was asked for captures since.
+std::function<void()> behind_a_copy;
+std::function<void()> behind_a_kernel;
+std::atomic<int> asked = 0;
+
+CUresult Then(CUresult result, CUstream stream, std::function<void()>& behind) {
+  if (stream != nullptr || behind == nullptr) return result;
+  asked = 0;
+  std::exchange(behind, nullptr)();
+  return result;
+}
+CUresult CUDAAPI CopyAndMore(CUdeviceptr to, const void* from, std::size_t size,
+                             CUstream stream) {
+  return Then(TestDriver()->cuMemcpyHtoDAsync(to, from, size, stream), stream,
+              behind_a_copy);
+}
+CUresult CUDAAPI LaunchAndMore(CUfunction kernel, unsigned x, unsigned y,
+                               unsigned z, unsigned threads_x,
+                               unsigned threads_y, unsigned threads_z,
+                               unsigned shared, CUstream stream,
+                               void** arguments, void** extra) {
+  return Then(
+      TestDriver()->cuLaunchKernel(kernel, x, y, z, threads_x, threads_y,
+                                   threads_z, shared, stream, arguments, extra),
+      stream, behind_a_kernel);
+}
+CUresult CUDAAPI CountQuestion(CUstream stream, CUstreamCaptureStatus* status) {
+  const CUresult result = TestDriver()->cuStreamIsCapturing(stream, status);
+  ++asked;
+  return result;
+}
+platform::Driver DriverWithMore() {
+  platform::DriverTable table = TestDriver().table();
+  table.cuMemcpyHtoDAsync = &CopyAndMore;
+  table.cuLaunchKernel = &LaunchAndMore;
+  table.cuStreamIsCapturing = &CountQuestion;
+  return ChangedDriver(table);
+}
+
+// The driver neither records a point behind the copy nor waits for it until the
+// capture has ended.
+TEST_F(WeightsFilesTest, ACaptureThatBeginsBehindACopyLeavesNoneUnderWay) {
+  TensorSetWriter writer = BeginAnew(DriverWithMore());
+  const Stream blocking(CU_STREAM_DEFAULT);
+  HeldStream held(device);
+  HoldDefaultStream(held);
+  std::atomic<bool> captures = false;
+  behind_a_copy = [&] {
+    BeginToCapture(blocking);
+    captures = true;
+  };
+  std::optional<bool> stayed_whole;
+  const absl::Status refused = writer.ReadFiles(
+      {path_}, reads_,
+      {.threads = 1, .progress = [&](std::uint64_t, std::uint64_t) {
+         // For the point, and then to wait.
+         if (!captures || asked < 2 || stayed_whole.has_value()) {
+           return absl::OkStatus();
+         }
+         stayed_whole = EndCapture(blocking);
+         held.Release();
+         return absl::OkStatus();
+       }});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(stayed_whole, ::testing::Optional(true));
+  EXPECT_EQ(driver()->cuStreamQuery(nullptr), CUDA_SUCCESS);
+  if (!stayed_whole.has_value()) {
+    EndCapture(blocking);
+    held.Release();
+  }
+  Must(writer.ReadFiles({path_}, reads_, {.threads = 1}));
+  EXPECT_TRUE(Copied() == bytes_);
+}
+
+// Nor where the device writes checksums to memory of the host.
+TEST_F(WeightsFilesTest, ACaptureThatBeginsBehindAKernelLeavesNoneUnderWay) {
+  TensorSetWriter writer = BeginAnew(driver());
+  Must(writer.ReadFiles({path_}, reads_, {}));
+  Must(writer.Seal({}));
+  const TensorSet set = Must(TensorSet::Open(
+      DriverWithMore(), memory_->address(), memory_->requested_size()));
+  EXPECT_EQ(Must(set.Verify()), kTensors);
+  const Stream blocking(CU_STREAM_DEFAULT);
+  HeldStream held(device);
+  HoldDefaultStream(held);
+  std::atomic<bool> returned = false;
+  bool was_awaited = false;
+  std::thread other;
+  behind_a_kernel = [&] {
+    BeginToCapture(blocking);
+    other = std::thread([&] {
+      while (!returned && asked < 2) absl::SleepFor(absl::Milliseconds(1));
+      was_awaited = !returned;
+      EXPECT_TRUE(EndCapture(blocking));
+      held.Release();
+    });
+  };
+  const absl::StatusOr<std::size_t> compared = set.Verify();
+  returned = true;
+  other.join();
+  EXPECT_TRUE(was_awaited);
+  EXPECT_EQ(Must(compared), kTensors);
+}
+
+// Of a stream that the default one does not wait for, checksums are taken beside its
+// capture; of another one they are not begun. Either stays whole.
+TEST_F(WeightsFilesTest, ChecksumsBreakNoCapture) {
+  TensorSetWriter writer = BeginAnew(driver());
+  Must(writer.ReadFiles({path_}, reads_, {}));
+  Must(writer.Seal({}));
+  const TensorSet set = Must(
+      TensorSet::Open(driver(), memory_->address(), memory_->requested_size()));
+  const Stream aside;
+  BeginToCapture(aside, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const absl::StatusOr<std::size_t> compared = set.Verify();
+  EXPECT_TRUE(EndCapture(aside));
+  EXPECT_EQ(Must(compared), kTensors);
+
+  const Stream blocking(CU_STREAM_DEFAULT);
+  BeginToCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const absl::Status refused = set.Verify().status();
+  EXPECT_TRUE(EndCapture(blocking));
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("cuStreamEndCapture()"));
 }
 
 }  // namespace

@@ -53,7 +53,9 @@ class WeightsSweep : public VmmSweep {
         // Where the device has no room for a kernel, the CPU
         // takes the checksums.
         "cuDeviceGetAttribute", "cuLibraryGetKernel", "cuLaunchKernel",
-        "cuStreamSynchronize"};
+        "cuStreamSynchronize",
+        // Asked before that wait, which then says what it can.
+        "cuStreamIsCapturing"};
     return plan;
   }
 

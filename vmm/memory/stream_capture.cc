@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 
 namespace vmm {
 
@@ -25,6 +26,18 @@ absl::Status CheckNotCaptured(const platform::Driver& driver, CUstream stream,
                    absl::Hex(reinterpret_cast<std::uintptr_t>(stream)),
                    is_default ? " synchronises with one that" : "",
                    " is being captured into a graph; ", remedy));
+}
+
+CUresult AwaitDefaultStream(const platform::Driver& driver) {
+  const RelaxedCapture relaxed(driver);
+  platform::Pauses pauses;
+  for (;;) {
+    if (!IsCaptured(driver, nullptr).value_or(false)) {
+      const CUresult r = driver->cuStreamSynchronize(nullptr);
+      if (!IsOfCapture(r)) return r;
+    }
+    pauses.Take(absl::InfiniteFuture());
+  }
 }
 
 }  // namespace vmm

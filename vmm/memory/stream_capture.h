@@ -64,6 +64,13 @@ absl::Status CheckNotCaptured(const platform::Driver& driver, CUstream stream,
                               absl::string_view do_what,
                               absl::string_view remedy);
 
+// As cuStreamSynchronize() of the current context's default stream, for who has put work
+// there that must be done when it returns: that call returns at once, and breaks the
+// capture, while another thread captures a stream. Breaks none; waits for the end of
+// those of streams that synchronise with the default one. REQUIRES: none of these was
+// begun by this thread.
+CUresult AwaitDefaultStream(const platform::Driver& driver);
+
 }  // namespace vmm
 
 #endif  // VMMSHARE_VMM_MEMORY_STREAM_CAPTURE_H_

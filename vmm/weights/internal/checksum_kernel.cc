@@ -6,6 +6,7 @@
 
 #include "platform/base/crc32c.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/weights/internal/checksum_text.h"
 #include "vmm/weights/internal/crc32c_polynomial.h"
 
@@ -72,7 +73,7 @@ absl::StatusOr<std::vector<std::uint32_t>> ChecksumKernel::Take(
   const auto take = [&]() -> absl::Status {
     const absl::Status launched = kernel_.Run(nullptr, pieces);
     // Also after an error: the device may still write there.
-    const CUresult r = driver_->cuStreamSynchronize(nullptr);
+    const CUresult r = AwaitDefaultStream(driver_);
     RETURN_IF_ERROR(launched);
     if (r != CUDA_SUCCESS) return driver_.Error(r, "cuStreamSynchronize(0)");
     const std::uint32_t* next = pinned.data();

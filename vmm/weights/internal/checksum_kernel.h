@@ -29,8 +29,10 @@ class ChecksumKernel {
   // The checksum of each, also of those without bytes. Returns when the device has
   // taken them, in its current context's default stream. `pinned` is memory of the
   // host's, at the same address for the device, in which it puts 4 bytes for each
-  // 16 KiB: the more there is, the fewer times it is waited for.
-  // REQUIRES: the device may read the ranges; `pinned` is not empty.
+  // 16 KiB: the more there is, the fewer times it is waited for. Nothing is under way
+  // when it returns, also with an error.
+  // REQUIRES: the device may read the ranges; `pinned` is not empty; this thread
+  // captures no stream that synchronises with that one.
   absl::StatusOr<std::vector<std::uint32_t>> Take(
       absl::Span<const AddressSpan> ranges,
       absl::Span<std::uint32_t> pinned) const;

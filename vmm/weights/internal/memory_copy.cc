@@ -12,6 +12,7 @@
 #include "vmm/memory/internal/host_copy.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/weights/internal/checksum_kernel.h"
 
 namespace vmm::weights {
@@ -197,6 +198,8 @@ absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::Checksums(
       absl::c_all_of(parts, [](const Part& part) { return part.size == 0; });
   if (primary_ != nullptr && !is_empty) {
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+    RETURN_IF_ERROR(CheckNotCaptured(driver_, nullptr, "take checksums",
+                                     "come again after cuStreamEndCapture()"));
     // What the host has no room for is not for the CPU, which needs it as well.
     ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());
     auto checksums = ChecksumsByDevice(parts, pinned.bytes());

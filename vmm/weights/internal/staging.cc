@@ -3,6 +3,7 @@
 #include "absl/time/time.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/host_copy.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm::weights {
 
@@ -47,7 +48,7 @@ absl::Status StagedWrites::Await(Turn& turn) const {
 
 absl::Status StagedWrites::AwaitAll(const absl::Status& why) const {
   // What it fails of is no news.
-  (void)staging_->driver()->cuStreamSynchronize(nullptr);
+  (void)AwaitDefaultStream(staging_->driver());
   return why;
 }
 
