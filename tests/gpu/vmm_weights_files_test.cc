@@ -294,5 +294,16 @@ TEST_F(WeightsFilesTest, ChecksumsBreakNoCapture) {
               ::testing::HasSubstr("cuStreamEndCapture()"));
 }
 
+// Its copies are waited for, which breaks no capture: nor are they left under way.
+TEST_F(WeightsFilesTest, AWriterEndsBesideACapture) {
+  std::optional<TensorSetWriter> writer = BeginAnew(driver());
+  const Stream aside;
+  BeginToCapture(aside, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const absl::Status taken = writer->TakeChecksums();
+  writer.reset();
+  EXPECT_TRUE(EndCapture(aside));
+  EXPECT_TRUE(taken.ok()) << taken;
+}
+
 }  // namespace
 }  // namespace vmm::testing

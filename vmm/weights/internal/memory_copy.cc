@@ -251,6 +251,7 @@ absl::Status MemoryCopy::Finish() const {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return absl::OkStatus();
   }
+  const RelaxedCapture relaxed(driver_);
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
   // From pageable memory a copy returns before all of it has arrived, and one
   // between devices at once. All are in this stream.
