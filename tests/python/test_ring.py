@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dis
 import os
 import queue
 import shutil
@@ -517,6 +518,72 @@ def test_a_buffer_that_came_as_ctrl_c_was_pressed_comes_again(cuda, streams, end
         with read.array(1, "int32") as array:
             assert int(np.from_dlpack(array)[0]) == number
         reader.release(read, streams[(1 + again) % 2])
+
+
+def test_an_unclaimed_buffer_is_not_lost_at_any_step_of_the_next_acquire(streams, ends, monkeypatch):
+    writer, reader = ends
+    writer.publish(writer.acquire(streams[0]), streams[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "_ring", PressedAsItCame(reader._ring))
+        with pytest.raises(KeyboardInterrupt):
+            reader.acquire(streams[1], timeout=60)
+    left, was_call = 0, False
+
+    def step(frame, event, argument):
+        nonlocal left, was_call
+        if frame.f_code.co_filename != vmmshare._ring.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= was_call  # Python hears Ctrl-C as a call returns.
+            if was_call and left == 0:
+                raise KeyboardInterrupt
+            was_call = dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+        return step
+
+    for steps in range(1, 100):
+        left, was_call = steps, False
+        sys.settrace(step)
+        try:
+            buffer = reader.acquire(streams[1], timeout=0.05)
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(None)
+        break
+    assert buffer.number == 1 and steps > 1
+    reader.release(buffer, streams[1])
+
+
+def test_items_that_several_threads_waited_for_come_again_in_order(cuda, streams, ends, monkeypatch):
+    writer, reader = ends
+    for _ in range(2):
+        writer.publish(writer.acquire(streams[0]), streams[0])
+    second_waits, first_is_back = threading.Event(), threading.Event()
+
+    def late(buffer, timeout):
+        if buffer.number == 1:
+            assert second_waits.wait(60)
+        else:
+            second_waits.set()
+            assert first_is_back.wait(60)
+        raise vs.errors.DeadlineExceeded("late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vmmshare._ring.RingBuffer, "wait", late)
+
+        def wait_for_one():
+            with pytest.raises(vs.errors.DeadlineExceeded):
+                next(reader.items(streams[1], timeout=60))
+            first_is_back.set()
+
+        joins = [on_a_thread(cuda, wait_for_one) for _ in range(2)]
+        for join in joins:
+            join()
+    for number in 1, 2:
+        buffer = reader.acquire(streams[1], timeout=60)
+        assert buffer.number == number
+        reader.release(buffer, streams[1])
 
 
 def test_a_socket_that_is_none(driver):

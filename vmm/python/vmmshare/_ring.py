@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import operator
 import os
 import socket
@@ -149,23 +150,27 @@ class _End(Closing):
         buffer is acquired since the lap before, by this thread or another one: call it again once
         that is published, or released. ValueError for stream 2, each thread's own.
         """
-        buffer = self._next_unclaimed()
-        if buffer is None:
-            return self._acquire_next(stream, timeout)
+        unclaimed: "list[RingBuffer]" = []
         try:
+            try:  # By one call, which Ctrl-C ends not before it has moved it.
+                unclaimed.extend(map(self._unclaimed.pop, (0,)))
+            except IndexError:
+                pass
+            if not unclaimed:
+                return self._acquire_next(stream, timeout)
+            buffer = unclaimed[0]
             if buffer._stream != stream:  # On which its contents, or their end, are waited for.
                 buffer.wait(timeout=timeout)
                 buffer._stream = stream
+            return buffer
         except BaseException:
-            self._unclaimed.insert(0, buffer)
+            for buffer in unclaimed:
+                self._have_unclaimed(buffer)
             raise
-        return buffer
 
-    def _next_unclaimed(self) -> "RingBuffer | None":
-        try:  # Another thread may take the last one.
-            return self._unclaimed.pop(0)
-        except IndexError:
-            return None
+    def _have_unclaimed(self, buffer: RingBuffer) -> None:
+        """By number: of several threads the first to be interrupted may have a later one."""
+        bisect.insort(self._unclaimed, buffer, key=operator.attrgetter("number"))
 
     def _acquire_next(self, stream: int, timeout: "float | None") -> RingBuffer:
         into: "list[Item]" = []
@@ -174,7 +179,7 @@ class _End(Closing):
             return self._buffer_of(into[0], stream)
         except BaseException:
             if into:
-                self._unclaimed.append(self._buffer_of(into[0], stream))
+                self._have_unclaimed(self._buffer_of(into[0], stream))
             raise
 
     def finish(self, *, timeout: "float | None" = 10.0) -> None:
@@ -249,7 +254,7 @@ class RingReader(_End):
                         why, errors.DeadlineExceeded):
                     self.release(buffer, stream)  # Its contents never come.
                 else:
-                    self._unclaimed.insert(0, buffer)
+                    self._have_unclaimed(buffer)
                 raise
             try:
                 yield buffer
