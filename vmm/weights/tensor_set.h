@@ -263,6 +263,8 @@ class TensorSet {
 
   // Compares the data with the checksums, which are taken as TakeChecksums() does.
   // DATA_LOSS names the first tensor that differs. Returns how many tensors had one.
+  // FAILED_PRECONDITION while a stream is captured that synchronises with the default
+  // one.
   absl::StatusOr<std::size_t> Verify() const;
 
  private:
