@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import dis
 import os
 import queue
 import shutil
@@ -527,29 +526,25 @@ def test_an_unclaimed_buffer_is_not_lost_at_any_step_of_the_next_acquire(streams
         patch.setattr(reader, "_ring", PressedAsItCame(reader._ring))
         with pytest.raises(KeyboardInterrupt):
             reader.acquire(streams[1], timeout=60)
-    left, was_call = 0, False
+    left = 0
 
-    def step(frame, event, argument):
-        nonlocal left, was_call
-        if frame.f_code.co_filename != vmmshare._ring.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= was_call  # Python hears Ctrl-C as a call returns.
-            if was_call and left == 0:
+    def step(frame, event, _):  # Python hears Ctrl-C as a call returns, there to where it was made.
+        nonlocal left
+        caller = frame if event == "c_return" else frame.f_back if event == "return" else None
+        if caller is not None and caller.f_code.co_filename == vmmshare._ring.__file__:
+            left -= 1
+            if left == 0:
                 raise KeyboardInterrupt
-            was_call = dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
-        return step
 
     for steps in range(1, 100):
-        left, was_call = steps, False
-        sys.settrace(step)
+        left = steps
+        sys.setprofile(step)
         try:
             buffer = reader.acquire(streams[1], timeout=0.05)
         except KeyboardInterrupt:
             continue
         finally:
-            sys.settrace(None)
+            sys.setprofile(None)
         break
     assert buffer.number == 1 and steps > 1
     reader.release(buffer, streams[1])
