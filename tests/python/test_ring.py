@@ -118,16 +118,20 @@ def test_a_thread_without_a_context_has_the_default_stream_of_the_rings_device(d
             reader.finish()
 
 
+def publish_two_behind(gate, writer, stream):
+    for number in 1, 2:
+        buffer = writer.acquire(stream)
+        np.from_dlpack(buffer.array(1, "int32"))[:] = number
+        if number == 1:
+            gate.wait(stream, 1)  # As a kernel that writes it.
+        writer.publish(buffer, stream)
+
+
 def test_an_item_whose_contents_are_late_is_the_next_one_again(cuda, streams, ends):
     writer, reader = ends
     ours, theirs = streams
     with vs.FencePool() as fences, fences.new() as gate:
-        for number in 1, 2:
-            buffer = writer.acquire(ours)
-            np.from_dlpack(buffer.array(1, "int32"))[:] = number
-            if number == 1:
-                gate.wait(ours, 1)  # As a kernel that writes it.
-            writer.publish(buffer, ours)
+        publish_two_behind(gate, writer, ours)
         for _ in range(2):
             with pytest.raises(vs.errors.DeadlineExceeded):
                 next(reader.items(theirs, timeout=0.2))
@@ -146,12 +150,7 @@ def test_an_item_that_was_waited_for_as_ctrl_c_came_is_the_next_one_again(stream
     writer, reader = ends
     ours, theirs = streams
     with vs.FencePool() as fences, fences.new() as gate:
-        for number in 1, 2:
-            buffer = writer.acquire(ours)
-            np.from_dlpack(buffer.array(1, "int32"))[:] = number
-            if number == 1:
-                gate.wait(ours, 1)
-            writer.publish(buffer, ours)
+        publish_two_behind(gate, writer, ours)
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             timer.start()
