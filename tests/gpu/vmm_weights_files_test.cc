@@ -232,6 +232,7 @@ TEST_F(WeightsFilesTest, ACaptureThatBeginsBehindACopyLeavesNoneUnderWay) {
        }});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(stayed_whole, ::testing::Optional(true));
+  behind_a_copy = nullptr;
   EXPECT_EQ(driver()->cuStreamQuery(nullptr), CUDA_SUCCESS);
   if (!stayed_whole.has_value()) {
     EndCapture(blocking);
@@ -265,6 +266,7 @@ TEST_F(WeightsFilesTest, ACaptureThatBeginsBehindAKernelLeavesNoneUnderWay) {
     });
   };
   const absl::StatusOr<std::size_t> compared = set.Verify();
+  behind_a_kernel = nullptr;
   returned = true;
   other.join();
   EXPECT_TRUE(was_awaited);
