@@ -46,10 +46,16 @@ const char* AdviceWhenFull(const Driver& driver) {
                "holds, which has none.";
 }
 
+constexpr const char* kAdviceWhenHostFull =
+    "The host must have so much memory that can be pinned. Free some of it, or "
+    "raise the limit of the container.";
+
 // What to do about `result` of cuMemCreate() on `where`.
 const char* AdviceFor(const Driver& driver, const Location& where,
                       CUresult result) {
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return AdviceWhenFull(driver);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return where.is_host() ? kAdviceWhenHostFull : AdviceWhenFull(driver);
+  }
   return where.is_host() && driver.version() < kHostMemorySince
              ? "Memory of the host came with CUDA 12.2: install a newer "
                "driver, or allocate on a device."
