@@ -68,7 +68,7 @@ DeviceWords::DeviceWords(const platform::Driver& driver, CUdeviceptr first,
     : driver_(driver),
       first_(first),
       context_(std::move(context)),
-      landing_(std::make_unique<PinnedBytes>(std::move(landing))),
+      landing_(std::move(landing)),
       stream_(std::move(stream)) {}
 
 DeviceWords::~DeviceWords() {
@@ -79,7 +79,7 @@ DeviceWords::~DeviceWords() {
   platform::ReportReleaseFailure(done);
   if (absl::IsDeadlineExceeded(done)) {
     // It may arrive there yet, and never must where there is nothing.
-    static_cast<void>(landing_.release());
+    std::move(landing_).KeepForGood();
     return;
   }
   // Of a stream that has failed nothing arrives; but maybe only the question

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "platform/base/keepable.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
@@ -68,7 +69,7 @@ class DeviceWords {
   const platform::Driver driver_;
   const CUdeviceptr first_;
   const std::shared_ptr<const PrimaryContext> context_;
-  std::unique_ptr<PinnedBytes> landing_;  // Where copies arrive.
+  platform::Keepable<PinnedBytes> landing_;  // Where copies arrive.
   const OwnedStream stream_;
   bool busy_ = false;  // The stream's work may not be done.
   // A fill or a kernel is among it, which stands where as many streams wait as there
