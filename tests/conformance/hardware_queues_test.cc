@@ -242,7 +242,7 @@ TEST(HardwareQueues, OfStreamsThatCopiedToTheHostStopSuchCopies) {
   ExpectStands("32", "copied", "values", "32");
 }
 
-// Not measured, but what a queue is: no work of it stands behind later work.
+// What a queue is: no work of it stands behind later work.
 int SeeThatEarlierWorkGoesOn(const std::vector<std::string>& args) {
   Checks checks;
   Streams streams(checks, std::stoul(args[0]));
