@@ -63,8 +63,9 @@ int CameWith(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
       return kFabricHandlesSince;
     case kHostNumaMemory:
+      return kHostNumaAttributeSince;
     case kHostMemory:
-      return kHostLocationsSince;
+      return kHostAttributeSince;
     default:
       return 0;
   }

@@ -13,6 +13,9 @@ int DriverVersion();
 // Documented in cuda.h of these versions; the headers at hand may be older.
 inline constexpr int kFabricHandlesSince = 12030;
 inline constexpr int kHostLocationsSince = 12020;
+// The attributes that tell of them.
+inline constexpr int kHostNumaAttributeSince = 12090;
+inline constexpr int kHostAttributeSince = 13000;
 inline constexpr int kInvisibleSince = 13020;
 inline constexpr int kFabricNotReadySince = 13040;
 inline constexpr auto kMulticastResourceFull = static_cast<CUresult>(47);

@@ -92,25 +92,29 @@ TEST(HostDriverVersion, EntryPointsAreFoundOrItIsSaidWhyNot) {
   EXPECT_EQ(ask("cuNothing", &found, 12000, 0, nullptr), CUDA_ERROR_NOT_FOUND);
 }
 
-// args: what a question after memory of the host, at a NUMA node and without one,
-// and the making of it are answered.
+// args: what the making of memory of the host is answered, and a question after it,
+// at a NUMA node and without one.
 int AsksForHostMemory(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
-  const auto wanted = static_cast<CUresult>(std::stoi(args[0]));
+  const auto wanted = [&args](std::size_t i) {
+    return static_cast<CUresult>(std::stoi(args[i]));
+  };
   const CUmemAllocationProp prop =
       Properties(0, CU_MEM_LOCATION_TYPE_HOST_NUMA);
   CUmemGenericAllocationHandle handle = 0;
   Checks checks;
   // Of the attributes, the names are newer than some headers.
-  for (const int attribute : {141, 145}) {
+  for (const auto& [attribute, i] : {std::pair{141, 1}, std::pair{145, 2}}) {
     int value = 7;
     checks.Expect("attribute",
                   cu.cuDeviceGetAttribute(
                       &value, static_cast<CUdevice_attribute>(attribute), 0),
-                  wanted);
-    checks.ExpectTrue("its value", value == (wanted == CUDA_SUCCESS ? 1 : 7));
+                  wanted(i));
+    checks.ExpectTrue("its value",
+                      value == (wanted(i) == CUDA_SUCCESS ? 1 : 7));
   }
-  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0), wanted);
+  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                wanted(0));
   if (handle != 0) {
     checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
   }
@@ -119,15 +123,28 @@ int AsksForHostMemory(const std::vector<std::string>& args) {
 const bool kAsksForHostMemory =
     RegisterChild("asks-for-host-memory", &AsksForHostMemory);
 
+// As cuda.h of these versions has them: of 12.2 and 12.8 it has the memory alone.
 TEST(HostDriverVersion, AttributesTellOfNoMemoryThatThereIsNot) {
-  for (const auto& [version, wanted] :
-       {std::pair{"12.0", kInvalid}, std::pair{"12.1", kInvalid},
-        std::pair{"12.2", CUDA_SUCCESS}, std::pair{"13.0", CUDA_SUCCESS}}) {
-    EXPECT_EQ(Child::Start("asks-for-host-memory", {std::to_string(wanted)},
-                           {{"VMMSHARE_HOST_VERSION", version}})
-                  .Wait(),
-              0)
-        << version;
+  struct Answers {
+    const char* version;
+    CUresult create;
+    CUresult numa;
+    CUresult host;
+  };
+  for (const Answers& wanted :
+       {Answers{"12.1", kInvalid, kInvalid, kInvalid},
+        Answers{"12.2", CUDA_SUCCESS, kInvalid, kInvalid},
+        Answers{"12.8", CUDA_SUCCESS, kInvalid, kInvalid},
+        Answers{"12.9", CUDA_SUCCESS, CUDA_SUCCESS, kInvalid},
+        Answers{"13.0", CUDA_SUCCESS, CUDA_SUCCESS, CUDA_SUCCESS}}) {
+    EXPECT_EQ(
+        Child::Start("asks-for-host-memory",
+                     {std::to_string(wanted.create),
+                      std::to_string(wanted.numa), std::to_string(wanted.host)},
+                     {{"VMMSHARE_HOST_VERSION", wanted.version}})
+            .Wait(),
+        0)
+        << wanted.version;
   }
 }
 

@@ -29,13 +29,18 @@ using ::testing::HasSubstr;
 // What the changed driver says of memory of the host.
 CUresult refusal = CUDA_SUCCESS;
 bool has_attribute = true;
+int version = 0;
 int blocks = 0;
+
+CUresult CUDAAPI ItsVersion(int* its) {
+  *its = version;
+  return CUDA_SUCCESS;
+}
 
 CUresult CUDAAPI AttributeOrNone(int* value, CUdevice_attribute attribute,
                                  CUdevice device) {
-  if (attribute ==
-          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED &&
-      !has_attribute) {
+  if (attribute == kHostMemoryAttribute && !has_attribute) {
+    if (version < kHostMemoryAttributeSince) return CUDA_ERROR_INVALID_VALUE;
     *value = 0;
     return CUDA_SUCCESS;
   }
@@ -66,10 +71,12 @@ class PinnedBytesTest : public DriverTest {
   PinnedBytesTest() {
     refusal = CUDA_SUCCESS;
     has_attribute = true;
+    version = TestDriver().version();
     blocks = 0;
   }
   Device Changed() {
     platform::DriverTable table = TestDriver().table();
+    table.cuDriverGetVersion = &ItsVersion;
     table.cuDeviceGetAttribute = &AttributeOrNone;
     table.cuMemCreate = &CreateOrRefuse;
     table.cuMemHostAlloc = &CountBlock;
@@ -153,6 +160,27 @@ TEST_F(PinnedBytesTest, AreOtherMemoryWhereTheDeviceHasNone) {
   has_attribute = false;
   refusal = CUDA_ERROR_OUT_OF_MEMORY;  // Not asked.
   ExpectIsOtherMemory(changed);
+}
+
+// It does not know the attribute, or not the memory either.
+TEST_F(PinnedBytesTest, OfAnOlderDriverAreWhatItMakes) {
+  has_attribute = false;
+  version = 12010;
+  refusal = CUDA_ERROR_OUT_OF_MEMORY;  // Not asked.
+  ExpectIsOtherMemory(Changed());
+  for (const int older : {12020, 12080}) {
+    version = older;
+    const Device changed = Changed();
+    refusal = CUDA_SUCCESS;
+    blocks = 0;
+    ExpectCopied(Must(Pin(changed)));
+    EXPECT_EQ(blocks, 0);
+    refusal = CUDA_ERROR_OUT_OF_MEMORY;
+    EXPECT_TRUE(absl::IsResourceExhausted(Pin(changed).status()));
+    EXPECT_EQ(blocks, 0);
+    refusal = CUDA_ERROR_INVALID_DEVICE;
+    ExpectIsOtherMemory(changed);
+  }
 }
 
 TEST_F(PinnedBytesTest, AreOtherMemoryWhereTheDriverRefuses) {

@@ -15,22 +15,26 @@ namespace {
 
 using platform::Driver;
 
-absl::StatusOr<bool> HasHostMemory(const Device& device) {
-  if (device.driver().version() < kHostMemorySince) return false;
+// False: nobody needs to try.
+absl::StatusOr<bool> MayHaveHostMemory(const Device& device) {
+  const int version = device.driver().version();
+  if (version < kHostMemorySince) return false;
+  if (version < kHostMemoryAttributeSince) return true;
   ASSIGN_OR_RETURN(
       const int supported,
-      DeviceAttribute(
-          device,
-          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-          "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"));
+      DeviceAttribute(device,
+                      static_cast<CUdevice_attribute>(kHostMemoryAttribute),
+                      "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"));
   return supported != 0;
 }
 
 // Of a machine where nobody gets such memory, as in a container that may not use a
-// NUMA node.
-bool IsRefusal(const absl::Status& status) {
+// NUMA node. Of a driver that cannot be asked, whatever it answers says that.
+bool IsRefusal(const Driver& driver, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return false;
   const std::optional<CUresult> result = platform::ResultOf(status);
-  return result == CUDA_ERROR_NOT_PERMITTED ||
+  return driver.version() < kHostMemoryAttributeSince ||
+         result == CUDA_ERROR_NOT_PERMITTED ||
          result == CUDA_ERROR_NOT_SUPPORTED ||
          result == CUDA_ERROR_OPERATING_SYSTEM;
 }
@@ -83,11 +87,11 @@ absl::StatusOr<PinnedBytes> PinnedBytes::Pin(
     const Device& device, std::shared_ptr<const PrimaryContext> context,
     std::uint64_t size) {
   const RelaxedCapture relaxed(device.driver());
-  ASSIGN_OR_RETURN(const bool has_host_memory, HasHostMemory(device));
-  if (has_host_memory) {
+  ASSIGN_OR_RETURN(const bool may_have, MayHaveHostMemory(device));
+  if (may_have) {
     absl::StatusOr<MappedRegion> region = CreateOnHost(device, size);
     if (region.ok()) return PinnedBytes(*std::move(region), size);
-    if (!IsRefusal(region.status())) {
+    if (!IsRefusal(device.driver(), region.status())) {
       return platform::Annotate(
           region.status(),
           absl::StrCat(size, " bytes of the host cannot be pinned"));

@@ -17,6 +17,11 @@
 
 namespace vmm {
 
+// CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, which headers
+// before CUDA 12.9 lack, and drivers, as CUDA_VERSION, do not know.
+inline constexpr int kHostMemoryAttribute = 141;
+inline constexpr int kHostMemoryAttributeSince = 12090;
+
 // Memory of cuMemHostAlloc(), which goes with its context.
 struct HostBlock {
   std::optional<platform::Driver> driver;
@@ -35,9 +40,9 @@ struct HostBlockTraits {
 
 // Memory of cuMemCreate() on the node next to the device: half as long in the making
 // as cuMemHostAlloc()'s, copied as fast, and gone without a wait for the device
-// (measured on an H200). Where there is none (before CUDA 12.2; the device's
-// attribute says so; NOT_PERMITTED, NOT_SUPPORTED or OPERATING_SYSTEM), it is
-// cuMemHostAlloc()'s. Move-only; thread-compatible.
+// (measured on an H200). Where there is none (before CUDA 12.2; the device's attribute
+// says so; NOT_PERMITTED, NOT_SUPPORTED or OPERATING_SYSTEM, and before CUDA 12.9 any
+// error but OUT_OF_MEMORY), it is cuMemHostAlloc()'s. Move-only; thread-compatible.
 // REQUIRES: no copy is under way when it is destroyed.
 class PinnedBytes {
  public:
