@@ -182,8 +182,17 @@ TEST_F(Devices, SayWhatTheyCanDo) {
       1);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED), 1);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED), 0);
-  EXPECT_EQ(attribute(static_cast<CUdevice_attribute>(141)),  // HOST_NUMA VMM
-            1);
+  // Of memory of the host on a NUMA node, since cuda.h of 12.9.
+  constexpr auto kHostNumaMemory = static_cast<CUdevice_attribute>(141);
+  int version = 0;
+  EXPECT_EQ(cu.cuDriverGetVersion(&version), CUDA_SUCCESS);
+  if (version >= 12090) {
+    EXPECT_EQ(attribute(kHostNumaMemory), 1);
+    return;
+  }
+  int value = -1;
+  EXPECT_EQ(cu.cuDeviceGetAttribute(&value, kHostNumaMemory, 0),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(Devices, RefuseUnknownAttributes) {
