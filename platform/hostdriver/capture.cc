@@ -68,16 +68,11 @@ bool IsUnder(const Capture& capture, std::thread::id thread) {
          capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-CUresult Invalidate(Capture& capture, CUresult why) {
-  if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  capture.invalidated = true;
-  return why;
-}
-
 // The capture is over.
 std::shared_ptr<Capture> End(State& state, Stream& stream) {
   std::shared_ptr<Capture> capture = std::exchange(stream.capture, nullptr);
   std::erase(state.captures, capture);
+  capture->over = true;
   --captures_under_way;
   return capture;
 }
@@ -107,10 +102,15 @@ CUresult RefuseUnsafe(State& state) {
 }
 
 CUresult RefuseIfCaptured(Stream& stream) {
-  return stream.capture == nullptr
-             ? CUDA_SUCCESS
-             : Invalidate(*stream.capture,
-                          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  if (stream.capture == nullptr) return CUDA_SUCCESS;
+  stream.capture->invalidated = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult RefuseIfLost(const Stream& stream) {
+  return stream.capture != nullptr && stream.capture->invalidated
+             ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+             : CUDA_SUCCESS;
 }
 
 CUresult RefuseIfCaptured(State& state, const Context& context) {
@@ -152,15 +152,15 @@ using namespace vmm::hostdriver;
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream id, CUstreamCaptureMode mode) {
   RETURN_IF_FAILED(Enter("cuStreamBeginCapture"));
-  State& state = GetState();
-  const Lock lock(state.mu);
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(LookUpStream(state, "cuStreamBeginCapture", id, &stream));
-  if (stream->is_default) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
       mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(FindStream(state, "cuStreamBeginCapture", id, &stream));
+  if (stream->is_default) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   stream->capture = std::make_shared<Capture>();
   stream->capture->mode = mode;
@@ -175,7 +175,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(LookUpStream(state, "cuStreamEndCapture", id, &stream));
+  RETURN_IF_FAILED(FindStream(state, "cuStreamEndCapture", id, &stream));
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   *graph = nullptr;

@@ -18,6 +18,7 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;  // Where it was begun.
   bool invalidated = false;
+  bool over = false;
   std::vector<Work> work;
 };
 
@@ -33,6 +34,9 @@ CUresult RefuseUnsafe(State& state);
 // For a call that asks after, or waits for, what `stream` has done: a capture
 // does not survive that.
 CUresult RefuseIfCaptured(Stream& stream);
+// For a call that asks for what does not change: only a capture that is lost is in
+// its way.
+CUresult RefuseIfLost(const Stream& stream);
 // The same for a whole context.
 CUresult RefuseIfCaptured(State& state, const Context& context);
 // For work on the legacy stream, which has no place beside a capture of a

@@ -25,11 +25,34 @@ void WaitUntilReached(State& state, Lock& lock, const Event& event,
   }
 }
 
-// What is recorded in a graph is never done.
+// What is recorded in a graph is never done. Measured: when the capture is over, or
+// lost, the event is one that was never recorded anywhere.
 CUresult RefuseIfRecordedInCapture(const Event& event) {
   if (event.capture == nullptr) return CUDA_SUCCESS;
+  if (event.capture->over || event.capture->invalidated) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   event.capture->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+// A wait in a graph, at each launch for what was recorded last by then.
+CUresult WaitExternally(Stream& stream, const std::shared_ptr<Event>& event) {
+  if (stream.capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  return AddToCapture(
+      stream, [event, context = stream.context](State& now, Lock& held) {
+        WaitUntilReached(now, held, *event, event->slot->recorded.load(),
+                         [&] { return MustGiveUp(now, *context); });
+        return CUDA_SUCCESS;
+      });
+}
+
+// What a captured stream answers to a wait for what was recorded outside.
+CUresult WaitInCapture(Capture& capture, const Event& event) {
+  if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  capture.invalidated = true;
+  return event.file == nullptr ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+                               : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 }  // namespace
@@ -95,11 +118,14 @@ CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(FindStream(state, "cuEventRecord", stream_id, &stream));
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
-  event->capture = stream->capture;
   if (stream->capture != nullptr) {
-    return stream->capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                                        : CUDA_SUCCESS;
+    RETURN_IF_FAILED(RefuseIfLost(*stream));
+    // Measured: the capture goes on.
+    if (event->file != nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    event->capture = stream->capture;
+    return CUDA_SUCCESS;
   }
+  event->capture = nullptr;
   const std::uint64_t target = event->slot->recorded.fetch_add(1) + 1;
   const CUresult result =
       SubmitAlways(state, stream, [event, target](State&, Lock&) {
@@ -149,22 +175,28 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
   const std::shared_ptr<Event> event =
       FindEvent(state, "cuStreamWaitEvent", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(FindStream(state, "cuStreamWaitEvent", stream_id, &stream));
-  if (event->capture != nullptr && event->capture == stream->capture) {
+  if (flags != 0) return WaitExternally(*stream, event);
+  if (event->capture != nullptr && event->capture == stream->capture &&
+      !event->capture->invalidated) {
     return CUDA_SUCCESS;  // In order anyway.
   }
-  // A second stream in a capture is not modelled.
-  if (event->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (event->capture != nullptr) {
+    if (event->capture->over || event->capture->invalidated) {
+      return stream->capture != nullptr && stream->capture->invalidated
+                 ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                 : CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;  // A second stream is not modelled.
+  }
   // The record that counts is the latest one at this moment.
   const std::uint64_t target = event->slot->recorded.load();
   if (stream->capture != nullptr && target != 0) {
-    if (stream->capture->invalidated) {
-      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    stream->capture->invalidated = true;
-    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    return WaitInCapture(*stream->capture, *event);
   }
   if (event->Reached(target)) return CUDA_SUCCESS;
   return Submit(

@@ -29,12 +29,12 @@ std::shared_ptr<Stream> DefaultStream(const std::shared_ptr<Context>& context) {
 // A new stream of the calling thread's context, with CU_STREAM_* flags.
 CUresult MakeStream(State& state, unsigned int flags, int priority,
                     CUstream* id) {
-  std::shared_ptr<Context> context;
-  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (id == nullptr ||
       (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  std::shared_ptr<Context> context;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   auto stream = std::make_shared<Stream>();
   stream->context = context;
   stream->priority = priority;
@@ -148,7 +148,8 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream id, CUcontext* context) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetCtx", id, &stream));
+  RETURN_IF_FAILED(FindStream(state, "cuStreamGetCtx", id, &stream));
+  RETURN_IF_FAILED(RefuseIfLost(*stream));
   *context = stream->context->id;
   return CUDA_SUCCESS;
 }
@@ -170,7 +171,8 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream id, int* priority) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetPriority", id, &stream));
+  RETURN_IF_FAILED(FindStream(state, "cuStreamGetPriority", id, &stream));
+  RETURN_IF_FAILED(RefuseIfLost(*stream));
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }
@@ -181,7 +183,8 @@ CUresult CUDAAPI cuStreamGetFlags(CUstream id, unsigned int* flags) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(LookUpStream(state, "cuStreamGetFlags", id, &stream));
+  RETURN_IF_FAILED(FindStream(state, "cuStreamGetFlags", id, &stream));
+  RETURN_IF_FAILED(RefuseIfCaptured(*stream));
   *flags = stream->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
   return CUDA_SUCCESS;
 }

@@ -69,14 +69,14 @@ TEST_F(HostCaptures, ThatAreInvalidTakeNothingMore) {
   Begin(stream);
   ExpectAnswers({
       {"breaks it", cu.cuStreamSynchronize(stream), kUnsupported},
-      {"synchronize", cu.cuStreamSynchronize(stream), kInvalidated},
-      {"query", cu.cuStreamQuery(stream), kInvalidated},
+      {"synchronize", cu.cuStreamSynchronize(stream), kUnsupported},
+      {"query", cu.cuStreamQuery(stream), kUnsupported},
       {"fill", cu.cuMemsetD8Async(address, 1, 8, stream), kInvalidated},
       {"copy", cu.cuMemcpyDtoHAsync(&word, address, 8, stream), kInvalidated},
       {"record", cu.cuEventRecord(inside, stream), kInvalidated},
       {"wait", cu.cuStreamWaitEvent(stream, event, 0), kInvalidated},
       {"graph", cu.cuGraphLaunch(graph, stream), kInvalidated},
-      {"the event", cu.cuEventSynchronize(inside), CUDA_ERROR_CAPTURED_EVENT},
+      {"the event", cu.cuEventSynchronize(inside), CUDA_SUCCESS},
       {"its end", EndCapture(stream), kInvalidated},
   });
   EXPECT_EQ(Word(address), 0u);
@@ -99,7 +99,7 @@ TEST_F(HostCaptures, AWaitForAllTheContextDoesBreaksThem) {
   Begin(stream);
   EXPECT_EQ(cu.cuCtxSynchronize(), kUnsupported);
   EXPECT_EQ(StatusOf(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-  EXPECT_EQ(cu.cuCtxSynchronize(), kInvalidated);
+  EXPECT_EQ(cu.cuCtxSynchronize(), kUnsupported);
   EXPECT_EQ(EndCapture(stream), kInvalidated);
 }
 
@@ -136,6 +136,33 @@ TEST_F(HostCaptures, ThoseOfAnotherContextAreLeftAlone) {
   // It goes with its context, and is in nobody's way then.
   EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+}
+
+// As an H200 (580) answers.
+TEST_F(HostCaptures,
+       AreLostByAQuestionAfterTheirFlagsAndNotAfterTheirPriority) {
+  auto* const flags_of =
+      FindExport<decltype(::cuStreamGetFlags)>("cuStreamGetFlags");
+  auto* const priority_of =
+      FindExport<decltype(::cuStreamGetPriority)>("cuStreamGetPriority");
+  unsigned int flags = 0;
+  int priority = 0;
+  Begin(stream);
+  ExpectAnswers({
+      {"priority", priority_of(stream, &priority), CUDA_SUCCESS},
+      {"flags", flags_of(stream, &flags), kUnsupported},
+      {"priority", priority_of(stream, &priority), kInvalidated},
+      {"flags", flags_of(stream, &flags), kUnsupported},
+      {"its end", EndCapture(stream), kInvalidated},
+  });
+  const CUstream blocking = MakeStream(CU_STREAM_DEFAULT);
+  for (const bool of_flags : {true, false}) {
+    Begin(blocking);
+    EXPECT_EQ(
+        of_flags ? flags_of(nullptr, &flags) : priority_of(nullptr, &priority),
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_EQ(EndCapture(blocking), kInvalidated);
+  }
 }
 
 TEST_F(HostCaptures, GoWithTheirStream) {
