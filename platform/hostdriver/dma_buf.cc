@@ -12,24 +12,29 @@ namespace {
 // The memory that a descriptor of the `size` bytes at `address` is of; null where
 // there can be none. REQUIRES: the lock is held.
 //
-// Measured on 580: the range has to begin in a block that cuMemAlloc() or a pool of
-// this process made, and to end in the block's memory, in whosever block. What
-// another process made and this one opened is refused. Documented: or the whole
-// range has to be mapped.
+// Measured on 580: the range has to begin in a block that cuMemAlloc() of this
+// process made, or where a pool of its got memory from the driver, and to end in
+// that memory, in whosever block. What another process made and this one opened is
+// refused. Documented: or the whole range has to be mapped; the host's has none.
 std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
                                     std::size_t size) {
-  if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
+  auto block = BlockAt(state, address);
+  if (block == state.blocks.end()) {
+    // A page may begin with what was freed, beside a block that is there.
+    const auto next = state.blocks.upper_bound(address);
+    if (next != state.blocks.end() && !next->second.on_host &&
+        next->first - next->second.offset <= address) {
+      block = next;
+    }
+  }
+  if (block != state.blocks.end()) {
     const Block& of = block->second;
+    const CUdeviceptr begin = block->first - of.offset;
     const bool ours = !of.on_host && of.opens == 0 &&
                       (of.pool == nullptr || !of.pool->imported);
-    const CUdeviceptr end = block->first - of.offset + of.memory->size;
-    return ours && size <= end - address ? of.memory : nullptr;
-  }
-  // A page may begin with what was freed, beside a block that is there.
-  if (const auto next = state.blocks.upper_bound(address);
-      next != state.blocks.end() && !next->second.on_host &&
-      next->first - next->second.offset <= address) {
-    return MemoryOfAll(state, next->first, size - (next->first - address));
+    const bool begins_there = of.pool == nullptr || address == begin;
+    const bool ends_there = size <= begin + of.memory->size - address;
+    return ours && begins_there && ends_there ? of.memory : nullptr;
   }
   const auto first = MappingAt(state, address);
   for (CUdeviceptr at = address; at < address + size;) {
@@ -37,7 +42,8 @@ std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
     if (mapping == state.mappings.end()) return nullptr;
     at = mapping->first + mapping->second.memory->size;
   }
-  return first->second.memory;
+  const std::shared_ptr<Memory>& memory = first->second.memory;
+  return memory->label.OnDevice() ? memory : nullptr;
 }
 
 }  // namespace

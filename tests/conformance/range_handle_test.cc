@@ -7,6 +7,15 @@ namespace {
 
 constexpr std::size_t kPages = 64 << 10;  // Of every size of host page.
 
+CUmemoryPool MakePool(const platform::DriverTable& cu) {
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+  return pool;
+}
+
 class RangeHandles : public Conformance {
  protected:
   void SetUp() override {
@@ -57,6 +66,35 @@ TEST_F(RangeHandles, AreOfMemoryOfAStreamOrderedPoolToo) {
   EXPECT_EQ(Export(memory, kGranule), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemFreeAsync(memory, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+}
+
+// Not where a block lies in the middle of what the pool had from the driver.
+TEST_F(RangeHandles, BeginWhereAPoolsMemoryDoes) {
+  const CUmemoryPool pool = MakePool(cu);
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  for (CUdeviceptr* block : {&first, &second}) {
+    ASSERT_EQ(cu.cuMemAllocFromPoolAsync(block, kGranule, pool, nullptr),
+              CUDA_SUCCESS);
+  }
+  ASSERT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(second, first + kGranule);
+  EXPECT_EQ(Export(first, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(Export(first, 2 * kGranule), CUDA_SUCCESS) << "both";
+  EXPECT_EQ(Export(second, kGranule), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Export(second, kPages), CUDA_ERROR_INVALID_VALUE);
+  for (const CUdeviceptr block : {first, second}) {
+    EXPECT_EQ(cu.cuMemFreeAsync(block, nullptr), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
+}
+
+TEST_F(RangeHandles, AreNotOfTheHostsMemory) {
+  const CUdeviceptr address = Reserve();
+  Map(address, CreateWith(Properties(kFd, CU_MEM_LOCATION_TYPE_HOST_NUMA)));
+  SetAccess(address, kGranule);
+  EXPECT_EQ(Export(address, kGranule), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(RangeHandles, TakeACurrentContext) {
