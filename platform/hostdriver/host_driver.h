@@ -176,7 +176,10 @@
 //     daemon that dies on the exporter's node alone does not stop an import.
 //   - Legacy IPC for a device that is no peer: CUDA_ERROR_MAP_FAILED. Handles
 //     that name nothing: CUDA_ERROR_INVALID_VALUE.
-//   - Pools have device memory only: host pools are CUDA_ERROR_NOT_SUPPORTED.
+//   - Pools have device memory only: host pools are CUDA_ERROR_NOT_SUPPORTED. A
+//     pool for fabric handles can be made everywhere, and is never exported.
+//   - A range of a pool's memory that goes over two pieces which the pool had from
+//     the driver has no descriptor (580 gives one of some).
 //   - A pool reuses what another stream freed once that is done, whatever the
 //     CU_MEMPOOL_ATTR_REUSE_* say, but for one thing: with ALLOW_INTERNAL_
 //     DEPENDENCIES, and no other memory left, it makes the stream wait. It

@@ -79,6 +79,8 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
   RETURN_IF_FAILED(Enter("cuIpcGetEventHandle"));
   State& state = GetState();
   const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  RETURN_IF_FAILED(CurrentContext(state, &context));
   if (handle == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Event& event = *FindEvent(state, "cuIpcGetEventHandle", id);
   if (event.file == nullptr || !event.is_maker)

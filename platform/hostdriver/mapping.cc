@@ -111,14 +111,14 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, std::size_t size,
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Memory> memory = FindMemory(state, "cuMemMap", handle);
-  if (memory == nullptr || address == 0 || size == 0 || flags != 0 ||
-      address % kGranularity != 0) {
+  if (memory == nullptr || address == 0 || size == 0 || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // Measured: a part of the memory cannot be mapped, nor from an offset, wherever.
+  if (size != memory->size || offset != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (address % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto reservation = ReservationAt(state, address);
   if (reservation == state.reservations.end()) return CUDA_ERROR_INVALID_VALUE;
-  // Measured: a part of the memory cannot be mapped, nor from an offset.
-  if (size != memory->size || offset != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (size > reservation->first + reservation->second - address ||
       !Overlapping(state, address, address + size).empty()) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -200,7 +200,9 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
                                 const CUmemLocation* location,
                                 CUdeviceptr address) {
   RETURN_IF_FAILED(Enter("cuMemGetAccess"));
-  if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == nullptr || location == nullptr || address == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   State& state = GetState();
   const Lock lock(state.mu);
   const bool of_host = IsHost(*location);
@@ -209,7 +211,14 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const auto mapping = MappingAt(state, address);
-  if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (mapping == state.mappings.end()) {
+    // Measured: of other memory of CUDA's it says that there is none.
+    if (BlockAt(state, address) == state.blocks.end()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  }
   *flags = of_host ? FlagsOf(mapping->second.cpu)
                    : AccessFor(mapping->second.access, location->id);
   return CUDA_SUCCESS;

@@ -1,6 +1,8 @@
 #include "platform/hostdriver/physical_memory.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/fabric_memory.h"
@@ -13,11 +15,29 @@ constexpr unsigned long long kOfAnOs =
     CU_MEM_HANDLE_TYPE_WIN32_KMT;
 constexpr unsigned long long kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
+// Whether the flags can be had there, each as measured. Of the usages only the pool
+// of tiles is refused, which is for sparse arrays; others pass and are forgotten.
+bool AreFlags(const CUmemAllocationProp& prop) {
+  const auto& flags = prop.allocFlags;
+  const auto is_zero = [](unsigned char byte) { return byte == 0; };
+  return (flags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) == 0 &&
+         flags.compressionType <= CU_MEM_ALLOCATION_COMP_GENERIC &&
+         std::all_of(std::begin(flags.reserved), std::end(flags.reserved),
+                     is_zero) &&
+         (prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE ||
+          (flags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
+           flags.gpuDirectRDMACapable == 0));
+}
+
 // What the requested place and handle types alone decide. Measured.
 CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop,
                          FabricPlace* fabric) {
   const auto types = static_cast<unsigned long long>(prop.requestedHandleTypes);
-  if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+  if (prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      !state.IsDevice(prop.location.id)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED || !AreFlags(prop)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
@@ -29,7 +49,6 @@ CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop,
   }
   switch (static_cast<int>(prop.location.type)) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      if (!state.IsDevice(prop.location.id)) return CUDA_ERROR_INVALID_DEVICE;
       break;
     case CU_MEM_LOCATION_TYPE_HOST:
       if (types != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -210,8 +229,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
     RETURN_IF_FAILED(CreateOnHost(state, kind, size, &memory));
     Locate(state, memory.get());
   }
+  // Measured: bits of no kind pass, and are forgotten.
   memory->handle_types =
-      static_cast<unsigned long long>(prop->requestedHandleTypes);
+      static_cast<unsigned long long>(prop->requestedHandleTypes) &
+      (kOfAnOs | kFabric);
   if ((memory->handle_types & kNativeHandleType) != 0 &&
       !ApplyHandleAttributes(memory->os, prop->win32HandleMetaData)) {
     return CUDA_ERROR_INVALID_VALUE;

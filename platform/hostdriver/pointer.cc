@@ -6,6 +6,7 @@
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/blocks.h"
 #include "platform/hostdriver/context.h"
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {
@@ -25,7 +26,13 @@ struct Found {
   std::size_t range_size = 0;
   CUdeviceptr part_start = 0;  // The one mapping.
   std::size_t part_size = 0;
+  CUdeviceptr memory_start = 0;  // All of the memory that it is a part of.
+  bool cpu_has_it = false;
 };
+
+// What headers before CUDA 12.8 lack.
+constexpr int kIsHwDecompressCapable = 21;
+constexpr int kHwDecompressSince = 12080;
 
 bool Find(State& state, CUdeviceptr address, Found* found) {
   if (const auto mapping = MappingAt(state, address);
@@ -37,8 +44,9 @@ bool Find(State& state, CUdeviceptr address, Found* found) {
     found->on_host = !found->memory->label.OnDevice();
     found->range_start = reservation->first;
     found->range_size = reservation->second;
-    found->part_start = mapping->first;
+    found->part_start = found->memory_start = mapping->first;
     found->part_size = found->memory->size;
+    found->cpu_has_it = mapping->second.cpu != CpuAccess::kNone;
     return true;
   }
   if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
@@ -54,6 +62,8 @@ bool Find(State& state, CUdeviceptr address, Found* found) {
     found->legacy_ipc = IsOwnDeviceBlock(block->second);
     found->range_start = found->part_start = block->first;
     found->range_size = found->part_size = block->second.size;
+    found->memory_start = block->first - block->second.offset;
+    found->cpu_has_it = found->on_host || found->is_managed;
     return true;
   }
   return false;
@@ -75,6 +85,13 @@ int AccessOf(State& state, const Found& found) {
       device);
 }
 
+// Measured: memory of cuMemAlloc() is, that of pools is not.
+bool IsRdmaCapable(const Found& found) {
+  return found.mapping != nullptr
+             ? !found.memory->imported && found.memory->label.rdma
+             : found.legacy_ipc;
+}
+
 template <typename T>
 CUresult Put(void* out, const T& value) {
   std::memcpy(out, &value, sizeof(value));
@@ -90,10 +107,14 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
       return Put(out,
                  static_cast<unsigned>(found.on_host ? CU_MEMORYTYPE_HOST
                                                      : CU_MEMORYTYPE_DEVICE));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
+      std::shared_ptr<Context> context;
+      RETURN_IF_FAILED(CurrentContext(state, &context));
+      if (AccessOf(state, found) == 0) return CUDA_ERROR_INVALID_VALUE;
       return Put(out, address);
+    }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!found.on_host && !found.is_managed) return CUDA_ERROR_INVALID_VALUE;
+      if (!found.cpu_has_it) return CUDA_ERROR_INVALID_VALUE;
       return Put(out, address);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return Put(out, static_cast<unsigned long long>(found.buffer_id));
@@ -116,6 +137,17 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
       return Put(out, AccessOf(state, found));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return Put(out, found.pool == nullptr ? nullptr : found.pool->id);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return Put(out, IsRdmaCapable(found));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return Put(out, found.memory->size);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return Put(out, found.memory_start);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return Put(out, found.memory->block_id);
+    case kIsHwDecompressCapable:
+      if (DriverVersion() < kHwDecompressSince) return CUDA_ERROR_INVALID_VALUE;
+      return Put(out, found.legacy_ipc);  // As an H200 answers.
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -139,6 +171,8 @@ std::size_t SizeOf(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case kIsHwDecompressCapable:
       return 1;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -152,6 +186,9 @@ std::size_t SizeOf(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return 8;
     default:
       return 0;

@@ -6,6 +6,7 @@
 
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/capture.h"
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/misuse.h"
 
 namespace vmm::hostdriver {
@@ -43,11 +44,16 @@ CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
   if (props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // Measured: a pool whose handles are a fabric's can be made wherever, and is
+  // refused its export.
+  unsigned long long kinds = kNativeHandleType;
+  if (DriverVersion() >= kFabricHandlesSince)
+    kinds |= CU_MEM_HANDLE_TYPE_FABRIC;
   const auto types = static_cast<unsigned long long>(props.handleTypes);
-  if ((types & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
-  if ((types & ~kNativeHandleType) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((types & ~kinds) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (props.location.type == CU_MEM_LOCATION_TYPE_HOST ||
-      props.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+      (props.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA &&
+       props.location.id == 0)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return props.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&

@@ -39,19 +39,21 @@ std::uint64_t* BytesOf(Pool& pool, CUmemPool_attribute attribute) {
   }
 }
 
-// Whether `desc` may be set on the pool. Not measured.
+// Whether `desc` may be set on the pool. Measured, but for devices that are no
+// peers.
 CUresult CheckAccess(const State& state, const Pool& pool,
                      const CUmemAccessDesc& desc) {
   if (desc.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      !IsAccess(desc.flags)) {
-    return CUDA_ERROR_INVALID_VALUE;
+      desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (!state.IsDevice(desc.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!IsAccess(desc.flags)) return CUDA_ERROR_INVALID_VALUE;
   // The pool's own device always has access.
   if (desc.location.id == pool.device) {
     return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+               : CUDA_ERROR_INVALID_DEVICE;
   }
   return pool.physical < 0 ||
                  state.config.ArePeers(pool.physical,
@@ -133,9 +135,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool id,
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolSetAccess", id);
-  if (pool == nullptr || desc == nullptr || count == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (pool == nullptr || desc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // All or nothing: check everything before anything changes.
   for (std::size_t i = 0; i < count; ++i) {
     RETURN_IF_FAILED(CheckAccess(state, *pool, desc[i]));
@@ -152,11 +152,19 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool id,
   State& state = GetState();
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolGetAccess", id);
-  if (pool == nullptr || flags == nullptr || location == nullptr ||
-      location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (pool == nullptr || flags == nullptr || location == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!state.IsDevice(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+  // Measured: the host has none of a device's memory.
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST ||
+      location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  }
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      !state.IsDevice(location->id)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   *flags = AccessFor(pool->access, location->id);
   return CUDA_SUCCESS;
 }

@@ -61,11 +61,13 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool =
       FindPool(state, "cuMemPoolExportToShareableHandle", id);
+  const auto kind = static_cast<unsigned long long>(type);
   if (shareable == nullptr || pool == nullptr || flags != 0 ||
-      static_cast<unsigned long long>(type) != kNativeHandleType ||
-      (pool->handle_types & kNativeHandleType) == 0) {
+      (pool->handle_types & kind) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // Measured, of a fabric's.
+  if (kind != kNativeHandleType) return CUDA_ERROR_NOT_PERMITTED;
   const std::optional<OsMemory> copy = DuplicateMemory(pool->token);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
   InheritOnExec(*copy);  // Measured, unlike memory's.

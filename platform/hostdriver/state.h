@@ -6,6 +6,7 @@
 #define VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,11 @@ class Shadow {
 };
 
 // Physical memory, as long as a handle, a mapping or a block refers to it.
+inline unsigned long long NewBlockId() {
+  static std::atomic<unsigned long long> last = 0;
+  return ++last;
+}
+
 struct Memory {
   ~Memory() { CloseMemory(os); }
 
@@ -98,6 +104,8 @@ struct Memory {
   unsigned long long handle_types = 0;  // 0 for imported memory.
   bool imported = false;
   std::uint64_t buffer_id = 0;
+  // Another one for each memory, of whatever kind.
+  const unsigned long long block_id = NewBlockId();
   int references = 0;  // Releases still owed.
   int mappings = 0;
   std::shared_ptr<Shadow> shadow;  // Made on first use.

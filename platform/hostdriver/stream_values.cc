@@ -23,11 +23,13 @@ bool IsMet(std::uint64_t now, std::uint64_t value, unsigned int condition) {
   }
 }
 
-// What can be told when the call is made: the address is aligned and mapped.
-// Measured: access is looked at only when the work runs.
+// What can be told when the call is made: the address is aligned and mapped, and
+// of no stream-ordered pool. Measured: access is looked at only when the work runs.
 CUresult CheckWord(State& state, CUdeviceptr address) {
-  const bool known = MappingAt(state, address) != state.mappings.end() ||
-                     BlockAt(state, address) != state.blocks.end();
+  const auto block = BlockAt(state, address);
+  const bool known =
+      MappingAt(state, address) != state.mappings.end() ||
+      (block != state.blocks.end() && block->second.pool == nullptr);
   return known && address % sizeof(std::uint64_t) == 0
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;

@@ -127,6 +127,18 @@ TEST_F(GettingAccess, NeedsAMappingAndAPlace) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
+// Whoever reaches it: only cuMemSetAccess() counts.
+TEST_F(GettingAccess, IsNoneOfMemoryThatIsNotMapped) {
+  CUdeviceptr block = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&block, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(AccessOf(block), 0u);
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
+  void* host = nullptr;
+  ASSERT_EQ(cu.cuMemHostAlloc(&host, kGranule, 0), CUDA_SUCCESS);
+  EXPECT_EQ(AccessOf(reinterpret_cast<CUdeviceptr>(host)), 0u);
+  EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS);
+}
+
 TEST_F(GettingAccess, OfTheHostIsNoneOnDeviceMemory) {
   unsigned long long flags = 77;
   const CUmemLocation host =

@@ -170,6 +170,45 @@ TEST_F(Creating, TakesTheRdmaFlag) {
   EXPECT_EQ(Try(prop), CUDA_SUCCESS);
 }
 
+TEST_F(Creating, RefusesFlagsThatNoMemoryHas) {
+  CUmemGenericAllocationHandle handle = 0;
+  const auto create = [&](const CUmemAllocationProp& prop) {
+    return cu.cuMemCreate(&handle, kGranule, &prop, 0);
+  };
+  CUmemAllocationProp tiles = Properties();
+  tiles.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+  EXPECT_EQ(create(tiles), CUDA_ERROR_INVALID_VALUE);
+  CUmemAllocationProp compressed = Properties();
+  compressed.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC + 1;
+  EXPECT_EQ(create(compressed), CUDA_ERROR_INVALID_VALUE);
+  CUmemAllocationProp reserved = Properties();
+  reserved.allocFlags.reserved[0] = 1;
+  EXPECT_EQ(create(reserved), CUDA_ERROR_INVALID_VALUE);
+  CUmemAllocationProp numa = Properties(kFd, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+  numa.allocFlags.gpuDirectRDMACapable = 1;
+  EXPECT_EQ(create(numa), CUDA_ERROR_INVALID_VALUE);
+  numa = Properties(kFd, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+  numa.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+  EXPECT_EQ(create(numa), CUDA_ERROR_INVALID_VALUE);
+  // The device is looked at first.
+  CUmemAllocationProp nowhere =
+      Properties(kFd, CU_MEM_LOCATION_TYPE_DEVICE, 63);
+  nowhere.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+  EXPECT_EQ(create(nowhere), CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(Creating, ForgetsWhatItDoesNotKnow) {
+  CUmemAllocationProp prop =
+      Properties(kFd | 16, CU_MEM_LOCATION_TYPE_DEVICE, 0);
+  prop.allocFlags.usage = 64;
+  const CUmemGenericAllocationHandle handle = CreateWith(prop);
+  CUmemAllocationProp told{};
+  ASSERT_EQ(cu.cuMemGetAllocationPropertiesFromHandle(&told, handle),
+            CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<int>(told.requestedHandleTypes), static_cast<int>(kFd));
+  EXPECT_EQ(told.allocFlags.usage, 0);
+}
+
 TEST_F(Creating, RemembersTheCompressionAskedFor) {
   CUmemAllocationProp prop = Properties();
   prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;

@@ -164,8 +164,10 @@ TEST_F(MadeContext, IsNotAskedForByAThreadThatOnlyLooks) {
     std::size_t size = 0;
     ExpectAnswers({
         {"none", cu.cuMemAlloc(&block, 1), CUDA_ERROR_INVALID_CONTEXT},
-        {"nor this", cu.cuMemFree(address), CUDA_ERROR_INVALID_CONTEXT},
-        {"nor this", cu.cuMemFreeHost(host), CUDA_ERROR_INVALID_CONTEXT},
+        {"nor a place of it",
+         cu.cuPointerGetAttribute(&block, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                  address),
+         CUDA_ERROR_INVALID_CONTEXT},
         {"it need not be current", Destroy(made), CUDA_SUCCESS},
         {"nor this", cu.cuMemGetAddressRange(&block, &size, address),
          CUDA_ERROR_INVALID_CONTEXT},
@@ -180,8 +182,8 @@ TEST_F(MadeContext, IsNotAskedForByAThreadThatOnlyLooks) {
     });
     EXPECT_EQ(device, 0);
     EXPECT_EQ(access, static_cast<int>(kReadWrite));
+    EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS) << "this needs none";
   }).join();
-  EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS);
 }
 
 // With VMMSHARE_HOST_PEERS=none.

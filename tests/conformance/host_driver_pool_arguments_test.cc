@@ -22,8 +22,6 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreMadeOfAndSharedBy) {
   managed.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
   ExpectAnswers({
       {"not pinned", cu.cuMemPoolCreate(&pool, &managed), kInvalid},
-      {"for fabric handles", make(CU_MEM_HANDLE_TYPE_FABRIC, kDevice, 0),
-       CUDA_ERROR_NOT_PERMITTED},
       {"for another system's", make(kForeignFd, kDevice, 0), kInvalid},
       {"of the host", make(0, CU_MEM_LOCATION_TYPE_HOST, 0),
        CUDA_ERROR_NOT_SUPPORTED},
@@ -98,26 +96,26 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreAskedAndTold) {
       {"set unknown", Set(pool, unknown, 0), kInvalid},
       {"set what is counted", Set(pool, kUsed, 0), kInvalid},
       {"set nothing", cu.cuMemPoolSetAttribute(pool, kUsed, nullptr), kInvalid},
-      {"the host's access", set(kRead, 0, CU_MEM_LOCATION_TYPE_HOST), kInvalid},
+      {"the host's access", set(kReadWrite, 0, CU_MEM_LOCATION_TYPE_HOST),
+       CUDA_ERROR_NOT_SUPPORTED},
       {"access of no kind", set(static_cast<CUmemAccess_flags>(2), 1),
        kInvalid},
-      {"of no device", set(kRead, kNoDevice), CUDA_ERROR_INVALID_DEVICE},
-      {"before all", set(kRead, -1), CUDA_ERROR_INVALID_DEVICE},
+      {"of no device", set(kReadWrite, kNoDevice), CUDA_ERROR_INVALID_DEVICE},
+      {"before all", set(kReadWrite, -1), CUDA_ERROR_INVALID_DEVICE},
       {"what its own device has", set(kReadWrite, 0), CUDA_SUCCESS},
-      {"less than that", set(kRead, 0), kInvalid},
+      {"less than that", set(kRead, 0), CUDA_ERROR_NOT_SUPPORTED},
       {"none", cu.cuMemPoolSetAccess(pool, nullptr, 1), kInvalid},
-      {"none at all", cu.cuMemPoolSetAccess(pool, &all, 0), kInvalid},
+      {"none at all", cu.cuMemPoolSetAccess(pool, &all, 0), CUDA_SUCCESS},
       {"no flags", cu.cuMemPoolGetAccess(nullptr, pool, &here), kInvalid},
       {"no location", cu.cuMemPoolGetAccess(&flags, pool, nullptr), kInvalid},
       {"no pool", cu.cuMemPoolGetAccess(&flags, nullptr, &here), kInvalid},
-      {"the host's", cu.cuMemPoolGetAccess(&flags, pool, &host), kInvalid},
-      {"of no device", cu.cuMemPoolGetAccess(&flags, pool, &behind),
-       CUDA_ERROR_INVALID_DEVICE},
-      {"before all", cu.cuMemPoolGetAccess(&flags, pool, &before),
-       CUDA_ERROR_INVALID_DEVICE},
+      {"of no device", cu.cuMemPoolGetAccess(&flags, pool, &behind), kInvalid},
+      {"before all", cu.cuMemPoolGetAccess(&flags, pool, &before), kInvalid},
   });
   EXPECT_EQ(value, 7u);
   EXPECT_EQ(flags, kRead);
+  EXPECT_EQ(cu.cuMemPoolGetAccess(&flags, pool, &host), CUDA_SUCCESS);
+  EXPECT_EQ(flags, kNoAccess);
   EXPECT_EQ(cu.cuMemPoolGetAccess(&flags, pool, &here), CUDA_SUCCESS);
   EXPECT_EQ(flags, kReadWrite);
 }

@@ -141,15 +141,17 @@ TEST_F(HostPools, ADeviceWithoutAccessCannotReachIn) {
   const CUdeviceptr address = Take(DefaultPool(1), kMiB);
   EXPECT_EQ(cu.cuMemsetD8(address, 1, 8), CUDA_ERROR_INVALID_VALUE);
   const CUmemAccessDesc desc = Access(kRead, 0);
-  ASSERT_EQ(cu.cuMemPoolSetAccess(DefaultPool(1), &desc, 1), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, 8), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemPoolSetAccess(DefaultPool(1), &desc, 1),
+            CUDA_ERROR_NOT_SUPPORTED);
+  const CUmemAccessDesc both = Access(kReadWrite, 0);
+  ASSERT_EQ(cu.cuMemPoolSetAccess(DefaultPool(1), &both, 1), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address, 8), std::vector<std::uint8_t>(8, 0));
   const CUmemAccessDesc none = Access(kNoAccess, 0);
   ASSERT_EQ(cu.cuMemPoolSetAccess(DefaultPool(1), &none, 1), CUDA_SUCCESS);
   // Its own device cannot lose it.
   const CUmemAccessDesc own = Access(kNoAccess, 1);
   EXPECT_EQ(cu.cuMemPoolSetAccess(DefaultPool(1), &own, 1),
-            CUDA_ERROR_INVALID_VALUE);
+            CUDA_ERROR_INVALID_DEVICE);
   EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
 }
 

@@ -46,6 +46,20 @@ TEST_F(Pitfall16, OnlyTheWholeMemoryFromOffsetZeroCanBeMapped) {
             CUDA_ERROR_NOT_SUPPORTED);
 }
 
+TEST_F(Pitfall16, APartIsRefusedAsSuchWhereverItWouldGo) {
+  const CUmemGenericAllocationHandle two = Create(2 * kGranule);
+  const CUdeviceptr range = Reserve(2 * kGranule);
+  constexpr CUdeviceptr kNowhere = CUdeviceptr{1} << 40;
+  for (const CUdeviceptr at : {range + 4096, kNowhere}) {
+    EXPECT_EQ(cu.cuMemMap(at, kGranule, 0, two, 0), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cu.cuMemMap(at, 2 * kGranule, 4096, two, 0),
+              CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cu.cuMemMap(at, 2 * kGranule, 0, two, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cu.cuMemMap(at, kGranule, 0, two, 1), CUDA_ERROR_INVALID_VALUE);
+  }
+}
+
 TEST_F(Pitfall16, NeitherCanAPartOfAnImport) {
   const CUmemGenericAllocationHandle imported = Import(Export(handle));
   EXPECT_EQ(cu.cuMemMap(address, 2 * kGranule, 0, imported, 0),

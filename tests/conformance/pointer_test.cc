@@ -220,6 +220,51 @@ TEST_F(Pointers, ToNumaMemoryAreHostMemoryThatCanBeExported) {
   EXPECT_EQ(size, kGranule);
 }
 
+TEST_F(Pointers, WithoutAccessAreNoneOfADevice) {
+  const CUdeviceptr address = Memory();
+  EXPECT_EQ(Get<CUdeviceptr>(address + 4, CU_POINTER_ATTRIBUTE_DEVICE_POINTER),
+            address + 4);
+  SetAccess(address, kGranule, kNoAccess);
+  EXPECT_EQ(Result(address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER),
+            CUDA_ERROR_INVALID_VALUE);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cu.cuCtxPopCurrent(&context), CUDA_SUCCESS);
+  EXPECT_EQ(Result(address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER),
+            CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(cu.cuCtxPushCurrent(context), CUDA_SUCCESS);
+}
+
+TEST_F(Pointers, TellTheMemoryThatTheyAreAPartOf) {
+  constexpr auto kSize = CU_POINTER_ATTRIBUTE_MAPPING_SIZE;
+  constexpr auto kBase = CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR;
+  constexpr auto kBlock = CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
+  const CUdeviceptr range = Reserve(4 * kGranule);
+  const CUdeviceptr address = range + kGranule;
+  Map(address, Create(2 * kGranule), 2 * kGranule);
+  EXPECT_EQ(Get<std::size_t>(address + 5, kSize), 2 * kGranule);
+  EXPECT_EQ(Get<CUdeviceptr>(address + 5, kBase), address);
+  Map(range, Create());
+  EXPECT_NE(Get<unsigned long long>(range, kBlock),
+            Get<unsigned long long>(address, kBlock));
+  EXPECT_EQ(Get<unsigned long long>(address + kGranule, kBlock),
+            Get<unsigned long long>(address, kBlock));
+}
+
+TEST_F(Pointers, AreOfNetworkCardsWhereThatWasAskedFor) {
+  constexpr auto kRdma = CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+  const CUdeviceptr range = Reserve(2 * kGranule);
+  CUmemAllocationProp prop = Properties();
+  Map(range, CreateWith(prop));
+  EXPECT_EQ(Get<unsigned char>(range, kRdma), 0);
+  prop.allocFlags.gpuDirectRDMACapable = 1;
+  Map(range + kGranule, CreateWith(prop));
+  EXPECT_EQ(Get<unsigned char>(range + kGranule, kRdma), 1);
+  CUdeviceptr block = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&block, 1), CUDA_SUCCESS);
+  EXPECT_EQ(Get<unsigned char>(block, kRdma), 1);
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
+}
+
 TEST_F(Pointers, HaveNoUnknownAttributes) {
   EXPECT_EQ(Result(Memory(), static_cast<CUpointer_attribute>(999)),
             CUDA_ERROR_INVALID_VALUE);

@@ -104,5 +104,41 @@ TEST_F(PoolAttributes, MemoryInUseIsNotTrimmed) {
   EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
 }
 
+// One device has all access or none; the pool's own has it always.
+TEST_F(PoolAttributes, AccessIsADevicesAllOrNone) {
+  const CUmemoryPool pool = MakePool();
+  const auto set = [&](CUmemAccess_flags flags, int id,
+                       CUmemLocationType type = CU_MEM_LOCATION_TYPE_DEVICE) {
+    const CUmemAccessDesc desc = Access(flags, id, type);
+    return cu.cuMemPoolSetAccess(pool, &desc, 1);
+  };
+  constexpr int kNoDevice = 63;
+  EXPECT_EQ(set(kReadWrite, 0), CUDA_SUCCESS);
+  EXPECT_EQ(set(kRead, 0), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(set(kNoAccess, 0), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(set(static_cast<CUmemAccess_flags>(2), 0),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(set(kReadWrite, kNoDevice), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(set(kReadWrite, 0, CU_MEM_LOCATION_TYPE_HOST),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(set(kReadWrite, 0, CU_MEM_LOCATION_TYPE_HOST_NUMA),
+            CUDA_ERROR_NOT_SUPPORTED);
+  const CUmemAccessDesc own = Access(kReadWrite);
+  EXPECT_EQ(cu.cuMemPoolSetAccess(pool, &own, 0), CUDA_SUCCESS) << "of none";
+  EXPECT_EQ(cu.cuMemPoolSetAccess(pool, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  const auto get = [&](int id, CUmemLocationType type,
+                       CUmemAccess_flags* flags) {
+    CUmemLocation where = Access(kRead, id, type).location;
+    return cu.cuMemPoolGetAccess(flags, pool, &where);
+  };
+  CUmemAccess_flags flags = kReadWrite;
+  EXPECT_EQ(get(0, CU_MEM_LOCATION_TYPE_HOST, &flags), CUDA_SUCCESS);
+  EXPECT_EQ(flags, kNoAccess);
+  EXPECT_EQ(get(0, CU_MEM_LOCATION_TYPE_DEVICE, &flags), CUDA_SUCCESS);
+  EXPECT_EQ(flags, kReadWrite);
+  EXPECT_EQ(get(kNoDevice, CU_MEM_LOCATION_TYPE_DEVICE, &flags),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace vmm::testing

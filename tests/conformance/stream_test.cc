@@ -51,6 +51,18 @@ TEST_F(Streams, WaitForAValueThatAnotherWrites) {
   EXPECT_EQ(Word(address), 1u);
 }
 
+// Its copies and fills are like any other memory's.
+TEST_F(Streams, TakeNoValuesInMemoryOfAPool) {
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cu.cuMemAllocAsync(&pooled, kGranule, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(pooled, 0, 8, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(Write(pooled, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Wait(pooled, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemFreeAsync(pooled, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+}
+
 TEST_F(Streams, DoTheirWorkInOrder) {
   ASSERT_EQ(Wait(address, 1), CUDA_SUCCESS);
   for (int i = 0; i < 100; ++i) {
