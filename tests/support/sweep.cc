@@ -130,7 +130,9 @@ class Sweeper {
     if (plan_.setup) plan_.setup();
     const Inventory inventory = plan_.inventory();
     const std::map<int, std::string> handles = OpenHandles();
+    const std::uint64_t substitutes = Substitutes();
     const absl::Status status = plan_.run();
+    substitutes_unharmed_ = Substitutes() - substitutes;
     if (!status.ok()) {
       Problem(absl::StrCat(where, ", nothing failed: answered ",
                            status.ToString()));
@@ -176,11 +178,13 @@ class Sweeper {
         plan_.faults == nullptr ? 0 : CountContexts(plan_.faults->real());
 
     BeginTap(absl::StrCat("in the sweep of ", plan_.name, ", ", where));
+    const std::uint64_t substitutes = Substitutes();
     arm();
     const absl::Time begun = absl::Now();
     const absl::Status status = plan_.run();
     const absl::Duration took = absl::Now() - begun;
     Run run = disarm();
+    run.substituted = Substitutes() - substitutes > substitutes_unharmed_;
     const std::vector<std::string> reports = EndTap();
 
     if (!run.failed.empty()) {
@@ -221,6 +225,11 @@ class Sweeper {
         return;
       }
     }
+  }
+
+  std::uint64_t Substitutes() const {
+    if (plan_.faults == nullptr || plan_.substitute.call.empty()) return 0;
+    return plan_.faults->CallsByEntry()[plan_.substitute.call];
   }
 
   // Stops failing calls, and adds to `run` which failed.
@@ -400,6 +409,7 @@ class Sweeper {
 
   SweepPlan plan_;
   SweepResult result_;
+  std::uint64_t substitutes_unharmed_ = 0;
 };
 
 }  // namespace

@@ -64,6 +64,13 @@ struct SweepPlan {
   // them: "cuMemGetInfo", "getsockopt", or with one error alone:
   // "getsockopt:ENOPROTOOPT". A reason belongs in a comment beside each.
   std::vector<std::string> may_fail_silently = {};
+  // A driver call that is made once more where one of `instead_of` failed, whose
+  // failure may go untold then.
+  struct Substitute {
+    std::string call = {};
+    std::vector<std::string> instead_of = {};
+  };
+  Substitute substitute = {};
   // Calls whose failure a status tells in words of its own, written in the
   // same way: "sendmsg:EPIPE", which says that the peer hung up.
   std::vector<std::string> told_in_words = {};

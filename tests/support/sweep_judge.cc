@@ -40,7 +40,8 @@ bool Lists(const std::vector<std::string>& list, const FailedCall& failed) {
   return false;
 }
 
-bool MayFailSilently(const SweepPlan& plan, const FailedCall& failed) {
+bool MayFailSilently(const SweepPlan& plan, const Run& run,
+                     const FailedCall& failed) {
   // Whoever was interrupted asks again.
   // EAGAIN of a thread's start means that there are too many.
   const bool asked_again =
@@ -51,7 +52,8 @@ bool MayFailSilently(const SweepPlan& plan, const FailedCall& failed) {
   // Tried in order to say, beside a failure, whether there are too many threads.
   const bool is_advice = failed.call == "pthread_create";
   return asked_again || is_mode || is_advice ||
-         Lists(plan.may_fail_silently, failed);
+         Lists(plan.may_fail_silently, failed) ||
+         (run.substituted && Lists(plan.substitute.instead_of, failed));
 }
 
 // What is wrong with an error that the operation returned.
@@ -97,7 +99,7 @@ std::vector<std::string> JudgeEach(const SweepPlan& plan, const Run& run,
     const bool lost = failed.is_drivers() && failed.is_release;
     const bool excused = lost ? false
                               : !status.ok() || failed.is_release ||
-                                    MayFailSilently(plan, failed);
+                                    MayFailSilently(plan, run, failed);
     if (!excused) {
       problems.push_back(
           absl::StrCat(failed.call,
@@ -169,7 +171,7 @@ std::vector<std::string> Judge(const SweepPlan& plan, const Rules& rules,
   }
   if (excused || std::all_of(run.failed.begin(), run.failed.end(),
                              [&](const FailedCall& failed) {
-                               return MayFailSilently(plan, failed);
+                               return MayFailSilently(plan, run, failed);
                              })) {
     return {};
   }

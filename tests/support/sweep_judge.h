@@ -39,6 +39,8 @@ struct Run {
   std::uint64_t fired = 0;
   std::vector<FailedCall> failed = {};
   bool no_such_error = false;
+  bool substituted =
+      false;  // SweepPlan::substitute was called for what failed.
   std::vector<long> unlisted = {};
   std::ptrdiff_t more_handles = 0;  // Open than before.
 };

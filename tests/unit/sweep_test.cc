@@ -60,7 +60,7 @@ class SweepTest : public ::testing::Test {
 
   // Creates two handles, reserves, maps; then gives all of it back.
   absl::Status Toy(Bug bug) {
-    gave_up_ = on_the_way_back_ = false;
+    gave_up_ = on_the_way_back_ = swallowed_ = false;
     CUmemGenericAllocationHandle first = 0, second = 0;
     CUdeviceptr at = 0;
     CUresult r = driver_->cuMemCreate(&first, 1 << 21, nullptr, 0);
@@ -80,7 +80,9 @@ class SweepTest : public ::testing::Test {
       if (r == CUDA_SUCCESS) {
         r = driver_->cuMemUnmap(at, 1 << 21);
         if (r != CUDA_SUCCESS) status = Failed(r, "cuMemUnmap()", bug);
-      } else if (bug != Bug::kSwallowsAnError) {
+      } else if (bug == Bug::kSwallowsAnError) {
+        swallowed_ = true;
+      } else {
         status = Failed(r, "cuMemMap()", bug);
       }
       r = driver_->cuMemAddressFree(at, 1 << 21);
@@ -109,6 +111,7 @@ class SweepTest : public ::testing::Test {
   platform::Driver driver_ = FaultyDriver(real_, &faults_);
   bool gave_up_ = false;
   bool on_the_way_back_ = false;
+  bool swallowed_ = false;
 };
 
 TEST_F(SweepTest, PassesASoundOperationAndCountsItsPoints) {
@@ -146,6 +149,30 @@ TEST_F(SweepTest, ASwallowedErrorCanBeDeclared) {
              .may_fail_silently = {"cuMemMap"},
              .inventory = [] { return Fake().held; }});
   EXPECT_THAT(result.problems, IsEmpty());
+}
+
+// By the call that is made in its place, and by no other run.
+TEST_F(SweepTest, ASwallowedErrorMayBeMadeUpFor) {
+  SweepPlan plan = {
+      .name = "toy",
+      .faults = &faults_,
+      .system_calls = false,
+      .substitute = {.call = "cuMemAddressReserve", .instead_of = {"cuMemMap"}},
+      .inventory = [] { return Fake().held; }};
+  plan.run = [this] { return Toy(Bug::kSwallowsAnError); };
+  EXPECT_THAT(Sweep(plan).problems,
+              Contains(AllOf(HasSubstr("cuMemMap, call 3 refused once"),
+                             HasSubstr("swallowed"))));
+  plan.run = [this]() -> absl::Status {
+    const absl::Status status = Toy(Bug::kSwallowsAnError);
+    if (!status.ok() || !swallowed_) return status;
+    CUdeviceptr at = 0;
+    const CUresult r = driver_->cuMemAddressReserve(&at, 1 << 21, 0, 0, 0);
+    if (r != CUDA_SUCCESS) return driver_.Error(r, "cuMemAddressReserve()");
+    return driver_.Error(driver_->cuMemAddressFree(at, 1 << 21),
+                         "cuMemAddressFree()");
+  };
+  EXPECT_THAT(Sweep(plan).problems, IsEmpty());
 }
 
 TEST_F(SweepTest, AReleaseRefusedAndNotReportedTurnsItRed) {
