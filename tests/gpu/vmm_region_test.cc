@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -171,6 +172,17 @@ TEST_F(RegionTest, ACapturedGraphReplaysAsBefore) {
   }
 }
 
+TEST_F(RegionTest, WhatTheNodeNextToTheDeviceHasNoRoomForIsKeptElsewhere) {
+  RestorableRegion& region = Failing();
+  FillFive(region);
+  FailThird("cuMemCreate");
+  Must(region.Release(Keep::kHostMemory));
+  EXPECT_EQ(faults_.Disarm().fired, 1u);
+  EXPECT_EQ(region.statistics().kept, bytes_);
+  Must(region.Restore());
+  ExpectAllFive();
+}
+
 // cuMemFreeHost() waits for all work of the device.
 TEST_F(RegionTest, WhatIsKeptGoesWithoutAWaitForTheDevice) {
   RestorableRegion& region = Failing();
@@ -189,8 +201,15 @@ TEST_F(RegionTest, AReleaseThatCannotCopyChangesNothing) {
   FillFive(region);
   const std::uint64_t before = FreeMemory();
   for (const char* entry :
-       {"cuMemCreate", "cuStreamCreate", "cuMemcpyDtoHAsync"}) {
-    FailThird(entry);
+       {"cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync"}) {
+    if (entry == std::string_view("cuMemHostAlloc")) {
+      // Which is asked where the node next to the device has none.
+      faults_.Arm({.point = {.nth = 2}, .entry = "cuMemCreate", .then = [&] {
+                     faults_.Arm({.entry = entry});
+                   }});
+    } else {
+      FailThird(entry);
+    }
     const absl::Status released = region.Release(Keep::kHostMemory);
     EXPECT_EQ(faults_.Disarm().fired, 1u) << entry;
     EXPECT_TRUE(absl::IsResourceExhausted(released)) << released;

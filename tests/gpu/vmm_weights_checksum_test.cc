@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -283,7 +285,7 @@ TEST_F(WeightsChecksumSetTest, WhatTheDriverRefusesIsTold) {
   DriverFaults faults;
   const platform::Driver failing = FaultyDriver(driver(), &faults);
   TensorSetWriter writer = Begin(failing);
-  // Where the host has nothing to stage in, nothing else is tried.
+  // Where the host has nothing to stage in, the CPU does not try either.
   struct Refusal {
     const char* entry;
     CUresult result;
@@ -296,9 +298,17 @@ TEST_F(WeightsChecksumSetTest, WhatTheDriverRefusesIsTold) {
                 absl::StatusCode::kInvalidArgument},
         Refusal{"cuLaunchKernel", CUDA_ERROR_INVALID_HANDLE,
                 absl::StatusCode::kInvalidArgument}}) {
+    std::function<void()> then;
+    if (refusal.entry == std::string_view("cuMemCreate")) {
+      then = [&] {
+        faults.Arm({.point = {.times = FaultPoint::kForEver},
+                    .entry = "cuMemHostAlloc"});
+      };
+    }
     faults.Arm({.point = {.times = FaultPoint::kForEver},
                 .entry = refusal.entry,
-                .result = refusal.result});
+                .result = refusal.result,
+                .then = then});
     const absl::Status read = writer.ReadFiles({{path_}}, reads_, {});
     EXPECT_EQ(read.code(), refusal.code) << refusal.entry << ": " << read;
     EXPECT_THAT(std::string(read.message()), HasSubstr(refusal.entry));

@@ -2,6 +2,10 @@
 
 #include <cuda.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
@@ -29,10 +33,13 @@ absl::StatusOr<bool> MayHaveHostMemory(const Device& device) {
 }
 
 // Of a machine where nobody gets such memory, as in a container that may not use a
-// NUMA node. Of a driver that cannot be asked, whatever it answers says that.
+// NUMA node. Of a driver that cannot be asked, whatever it answers says that. And of a
+// node that is full, or has no memory: the driver takes none of another one for it, as
+// it does for cuMemHostAlloc().
 bool IsRefusal(const Driver& driver, const absl::Status& status) {
-  if (absl::IsResourceExhausted(status)) return false;
   const std::optional<CUresult> result = platform::ResultOf(status);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return true;
+  if (absl::IsResourceExhausted(status)) return false;  // Descriptors, say.
   return driver.version() < kHostMemoryAttributeSince ||
          result == CUDA_ERROR_NOT_PERMITTED ||
          result == CUDA_ERROR_NOT_SUPPORTED ||
@@ -40,9 +47,8 @@ bool IsRefusal(const Driver& driver, const absl::Status& status) {
 }
 
 // For the device and the CPU.
-absl::StatusOr<MappedRegion> CreateOnHost(const Device& device,
+absl::StatusOr<MappedRegion> CreateOnHost(const Device& device, int node,
                                           std::uint64_t size) {
-  ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
   const Location where = Location::HostNuma(node);
   const Driver& driver = device.driver();
   ASSIGN_OR_RETURN(const std::uint64_t granularity,
@@ -88,18 +94,21 @@ absl::StatusOr<PinnedBytes> PinnedBytes::Pin(
     std::uint64_t size) {
   const RelaxedCapture relaxed(device.driver());
   ASSIGN_OR_RETURN(const bool may_have, MayHaveHostMemory(device));
+  std::string before =
+      absl::StrCat(size, " bytes of the host cannot be pinned");
   if (may_have) {
-    absl::StatusOr<MappedRegion> region = CreateOnHost(device, size);
+    ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
+    absl::StatusOr<MappedRegion> region = CreateOnHost(device, node, size);
     if (region.ok()) return PinnedBytes(*std::move(region), size);
     if (!IsRefusal(device.driver(), region.status())) {
-      return platform::Annotate(
-          region.status(),
-          absl::StrCat(size, " bytes of the host cannot be pinned"));
+      return platform::Annotate(region.status(), before);
     }
+    before = std::string(
+        platform::Annotate(region.status(), before, "And then").message());
   }
-  ASSIGN_OR_RETURN(auto block,
-                   Allocate(device.driver(), std::move(context), size));
-  return PinnedBytes(std::move(block), size);
+  auto block = Allocate(device.driver(), std::move(context), size);
+  if (!block.ok()) return platform::Annotate(block.status(), before);
+  return PinnedBytes(*std::move(block), size);
 }
 
 void* PinnedBytes::at() const {

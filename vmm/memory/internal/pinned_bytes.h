@@ -41,8 +41,9 @@ struct HostBlockTraits {
 // Memory of cuMemCreate() on the node next to the device: half as long in the making
 // as cuMemHostAlloc()'s, copied as fast, and gone without a wait for the device
 // (measured on an H200). Where there is none (before CUDA 12.2; the device's attribute
-// says so; NOT_PERMITTED, NOT_SUPPORTED or OPERATING_SYSTEM, and before CUDA 12.9 any
-// error but OUT_OF_MEMORY), it is cuMemHostAlloc()'s. Move-only; thread-compatible.
+// says so; OUT_OF_MEMORY, as that node may be full and others not, NOT_PERMITTED,
+// NOT_SUPPORTED or OPERATING_SYSTEM, and before CUDA 12.9 any error), it is
+// cuMemHostAlloc()'s. Move-only; thread-compatible.
 // REQUIRES: no copy is under way when it is destroyed.
 class PinnedBytes {
  public:
