@@ -307,5 +307,51 @@ TEST(FencesAndQueues, WhatClearDidNotAwaitIsAwaitedByTheNext) {
             0);
 }
 
+std::atomic<bool> says_nothing = false;
+CUresult CUDAAPI QueryOrNot(CUstream stream) {
+  return says_nothing ? CUDA_ERROR_INVALID_HANDLE
+                      : TestDriver()->cuStreamQuery(stream);
+}
+
+std::atomic<int> unmaps = 0;
+CUresult CUDAAPI CountedUnmap(CUdeviceptr at, std::size_t bytes) {
+  ++unmaps;
+  return TestDriver()->cuMemUnmap(at, bytes);
+}
+
+// The driver does not say whether an array's work is done as that goes, and the copy
+// that would say so stands behind it.
+int GoWhileStreamsWait(const std::vector<std::string>&) {
+  platform::DriverTable table = TestDriver().table();
+  table.cuStreamQuery = &QueryOrNot;
+  table.cuMemUnmap = &CountedUnmap;
+  const Device device = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
+  std::unique_ptr<FenceArray> array =
+      Must(FenceArray::Over(device, memory.address(), memory.size()));
+  Held held(FirstDevice());
+  says_nothing = true;
+  const absl::Status cleared = array->Clear(Deadline::In(kForGood));
+  EXPECT_TRUE(absl::IsInvalidArgument(cleared)) << cleared;
+  unmaps = 0;
+  array.reset();
+  EXPECT_EQ(unmaps, 0) << "the copy comes yet";
+  says_nothing = false;
+  held.LetGo();
+  EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kGoWhileStreamsWait =
+    RegisterChild("go_while_streams_wait", &GoWhileStreamsWait);
+
+TEST(FencesAndQueues, WhereACopyArrivesThatNothingIsSaidOfStays) {
+  EXPECT_EQ(Child::Start("go_while_streams_wait", {},
+                         {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}})
+                .Wait(),
+            0);
+}
+
 }  // namespace
 }  // namespace vmm::testing

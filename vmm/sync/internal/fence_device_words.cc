@@ -88,12 +88,15 @@ DeviceWords::~DeviceWords() {
   Words& landing = *static_cast<Words*>(landing_->at());
   AwaitArrival(landing, deadline);
   absl::StatusOr<CurrentContext> current = Enter();
-  if (!current.ok() || !HasArrived(landing)) return;
-  Fill(landing, kNotThere);
-  if (driver_->cuMemcpyDtoHAsync(&landing, first_, kRead,
-                                 stream_.get().stream) == CUDA_SUCCESS) {
+  if (current.ok() && HasArrived(landing)) {
+    Fill(landing, kNotThere);
+    if (driver_->cuMemcpyDtoHAsync(&landing, first_, kRead,
+                                   stream_.get().stream) != CUDA_SUCCESS) {
+      return;
+    }
     AwaitArrival(landing, deadline);
   }
+  if (!HasArrived(landing)) std::move(landing_).KeepForGood();
 }
 
 absl::StatusOr<DeviceWords::Found> DeviceWords::Read(CUdeviceptr fence,
