@@ -462,6 +462,34 @@ def test_one_that_is_killed_is_named_and_the_others_go_on(cuda, streams, publish
     stays.close()
 
 
+def test_a_publisher_keeps_nothing_of_followers_that_have_ended(cuda, streams, publisher):
+    """Engines come and go as long as a trainer lives."""
+    ours, theirs, _ = streams
+
+    def held():
+        until = time.monotonic() + 30
+        while "vmmshare-ring" in [one.name for one in threading.enumerate()]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    def come_and_go():
+        follower = join(cuda, publisher)
+        number, _ = write(cuda, publisher, ours, 1)
+        assert see(follower, theirs)[0] == number
+        follower.close()
+        for _ in range(3):
+            if write(cuda, publisher, ours, 1).lost:
+                return
+        pytest.fail("nobody was missed")
+
+    come_and_go()  # The first makes what all have.
+    before = held()
+    for _ in range(3):
+        come_and_go()
+    assert held() == before and publisher.followers == []
+
+
 def test_after_the_publisher_was_killed_what_is_mapped_stays(cuda, streams, peer, folder):
     peer("import ctypes, socket, vmmshare.testing, vmmshare.weights")
     peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")

@@ -77,7 +77,7 @@ class Publisher(Closing):
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self._followers: "dict[str, _Follower]" = {}
         self._lost: "dict[str, VmmshareError]" = {}
-        self._ended: "list[RingWriter]" = []
+        self._closing: "list[threading.Thread]" = []  # Rings of followers that have ended.
         self._added = 0
         self._acquired = False
         self._stream = 0  # That of the last acquire().
@@ -299,7 +299,8 @@ class Publisher(Closing):
         self._lost[name] = why
         ring = self._followers[name].ring
         ring.abort()  # Streams go on; those of a follower that is alive are told.
-        self._ended.append(ring)  # To close it waits for the GPU.
+        # Now, for engines come and go as long as the trainer lives.
+        self._closing = [one for one in self._closing if one.is_alive()] + _close_aside([ring])
         del self._followers[name]
 
     def finish(self, *, timeout: "float | None" = 10.0) -> "dict[str, VmmshareError]":
@@ -342,7 +343,8 @@ class Publisher(Closing):
         if not self._open:
             return
         self._tensors = {}
-        _close_all([*self._ended, *(one.ring for one in self._followers.values())])
+        for thread in [*self._closing, *_close_aside([one.ring for one in self._followers.values()])]:
+            thread.join()
         if self._marks.passed(timeout):
             for share in self._shares:
                 share.close()
@@ -354,7 +356,7 @@ class Publisher(Closing):
             self._marks.close()
         else:
             keep(self._shares, self._slots, self._home, self._written, self._fences, self._marks)
-        self._ended, self._followers = [], {}
+        self._closing, self._followers = [], {}
         self._open = False
 
     def __del__(self) -> None:
@@ -376,21 +378,19 @@ def _ordinal_of(device: typing.Any) -> int:
     return device.ordinal if isinstance(device, Device) else int(device)
 
 
-def _close_all(rings: "list[RingWriter]") -> None:
-    """Each waits for its reader, some 10 s."""
+def _close_aside(rings: "list[RingWriter]") -> "list[threading.Thread]":
+    """Each waits for its reader and for the GPU, some 10 s: on threads, which are returned."""
     threads = []
-    for ring in rings[1:]:
-        thread = threading.Thread(target=ring.close)
+    for ring in rings:
+        # The interpreter's end does not wait for it.
+        thread = threading.Thread(target=ring.close, name="vmmshare-ring", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # No thread can be had, or the interpreter is ending.
             ring.close()
         else:
             threads.append(thread)
-    for ring in rings[:1]:
-        ring.close()
-    for thread in threads:
-        thread.join()
+    return threads
 
 
 def publisher(like: "typing.Mapping[str, typing.Any]", *, slots: int = 2, fingerprint: str = "",
