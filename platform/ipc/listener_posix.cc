@@ -125,7 +125,8 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   if (::fchmod(Fd(socket), 0600) != 0) return LastError().Of("fchmod(socket)");
   if (::bind(Fd(socket), address.get(), address.size) != 0) {
     const int error = errno;
-    return OsError(error, absl::StrCat("bind(", path, ")"), BindAdvice(error));
+    return OsError(error, absl::StrCat("bind(", path, ")"),
+                   BindAdvice(error, directory));
   }
   const bool for_others = !policy.also_allowed.empty();
   Listener listener(std::move(socket), path, std::move(policy));

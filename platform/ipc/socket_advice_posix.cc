@@ -13,17 +13,34 @@
 #include "platform/os/process.h"
 
 namespace vmm::platform {
+namespace {
 
-absl::string_view BindAdvice(int code) {
+// For a directory in which this process may not make files.
+std::string NoFilesAdvice(const std::string& directory) {
+  constexpr mode_t kToMakeFiles = S_IWUSR | S_IXUSR;
+  struct stat about;
+  if (::lstat(directory.c_str(), &about) == 0 && about.st_uid == ::geteuid() &&
+      (about.st_mode & kToMakeFiles) != kToMakeFiles) {
+    return absl::StrFormat(
+        "The directory is this user's own, and its mode, %04o, keeps this user "
+        "out: run chmod u+rwx on it.",
+        static_cast<unsigned>(about.st_mode & 07777));
+  }
+  return "This user may not make files in the directory: use one of this "
+         "user's, or have its owner run chmod 1777 on it if several users "
+         "share it.";
+}
+
+}  // namespace
+
+std::string BindAdvice(int code, const std::string& directory) {
   switch (code) {
     case EROFS:
       return "The directory is mounted read-only here, and who listens makes a "
              "socket in it: mount it writable (who connects may have it "
              "read-only).";
     case EACCES:
-      return "This user may not make files in the directory: use one of this "
-             "user's, or have its owner run chmod 1777 on it if several users "
-             "share it.";
+      return NoFilesAdvice(directory);
     case EPERM:
     case EOPNOTSUPP:
       return "The file system of the directory may have no sockets (vfat, some "

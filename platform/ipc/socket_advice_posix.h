@@ -9,8 +9,8 @@
 
 namespace vmm::platform {
 
-// For a bind() that failed with `code`; "" for most codes.
-absl::string_view BindAdvice(int code);
+// For a bind() in `directory` that failed with `code`; "" for most codes.
+std::string BindAdvice(int code, const std::string& directory);
 
 // For a socket in `directory` to which nobody answers: that nobody listens, or
 // that an overlay hides who does.

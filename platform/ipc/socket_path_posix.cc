@@ -39,7 +39,14 @@ absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
                                                  const std::string& name) {
   RETURN_IF_ERROR(CheckDirectory(parent, {}));
   std::string path = absl::StrCat(parent, "/", name);
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (::mkdir(path.c_str(), 0700) == 0) {
+    // The umask may have taken bits away, and later programs of this user's
+    // would be kept out, too. Nobody else can have put another one in its
+    // place, by what was checked above.
+    if (::chmod(path.c_str(), 0700) != 0) {
+      return LastError().Of(absl::StrCat("chmod(", path, ")"));
+    }
+  } else if (errno != EEXIST) {
     return LastError().Of(
         absl::StrCat("mkdir(", path, ")"),
         "Set NVIDIA_DRA_LOCAL_IPC_DIR to a directory that this "

@@ -17,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_format.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/socket_advice_posix.h"
 #include "platform/ipc/socket_path_posix.h"
@@ -229,15 +230,28 @@ TEST_F(ListenerTest, APathInTheRootHasOneSlash) {
 }
 
 TEST_F(ListenerTest, WhereNoSocketCanBeMadeTheErrorSaysWhatToDo) {
-  EXPECT_THAT(BindAdvice(EROFS), HasSubstr("mount it writable"));
-  EXPECT_THAT(BindAdvice(EACCES), HasSubstr("chmod 1777"));
+  const auto advice = [this](int code) {
+    return BindAdvice(code, temp_.path());
+  };
+  EXPECT_THAT(advice(EROFS), HasSubstr("mount it writable"));
+  EXPECT_THAT(advice(EACCES), HasSubstr("chmod 1777"));
   for (const int code : {EPERM, EOPNOTSUPP}) {
-    EXPECT_THAT(BindAdvice(code), HasSubstr("may have no sockets")) << code;
+    EXPECT_THAT(advice(code), HasSubstr("may have no sockets")) << code;
   }
   for (const int code : {ENOSPC, EDQUOT}) {
-    EXPECT_THAT(BindAdvice(code), HasSubstr("no room for a further file"));
+    EXPECT_THAT(advice(code), HasSubstr("no room for a further file"));
   }
-  EXPECT_EQ(BindAdvice(EMFILE), "");
+  EXPECT_EQ(advice(EMFILE), "");
+}
+
+TEST_F(ListenerTest, AUserWhoseOwnDirectoryKeepsItOutIsToldTheMode) {
+  for (const mode_t mode : {0, 0500, 0600}) {
+    Chmod(temp_.path(), mode);
+    EXPECT_THAT(BindAdvice(EACCES, temp_.path()),
+                AllOf(HasSubstr(absl::StrFormat("mode, %04o", mode)),
+                      HasSubstr("chmod u+rwx"), Not(HasSubstr("1777"))));
+  }
+  Chmod(temp_.path(), 0700);
 }
 
 TEST_F(ListenerTest, WhoMayNotConnectIsToldWhoseTheSocketIs) {
@@ -735,6 +749,16 @@ TEST_F(ListenerTest, TheRuntimeDirectoryComesSecond) {
   EXPECT_EQ(DefaultWith("", temp_.path(), expected), 0);
   EXPECT_EQ(ModeOf(expected), 0700u);
   EXPECT_EQ(DefaultWith("", temp_.path(), expected), 0);  // Now it exists.
+}
+
+TEST_F(ListenerTest, TheDirectoryThatIsMadeIsItsUsersWhateverTheUmask) {
+  for (const mode_t mask : {0, 0177, 0777}) {
+    const TempDirectory runtime;
+    const mode_t before = ::umask(mask);
+    EXPECT_EQ(DefaultWith("", runtime.path(), runtime.File("vmmshare")), 0);
+    ::umask(before);
+    EXPECT_EQ(ModeOf(runtime.File("vmmshare")), 0700u) << mask;
+  }
 }
 
 TEST_F(ListenerTest, WithoutVariablesItIsInTmpAndTheUsersAlone) {

@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,18 @@ def test_the_folder_is_named_as_python_names_folders(foreign, folder, spelled):
         assert vs.broker.list(directory=spelled(folder)) == vs.broker.list(directory=folder)
         with vs.broker.fetch_handles("kv/0", directory=spelled(folder)) as handles:
             assert handles.nbytes == 4096
+
+
+@pytest.mark.parametrize("umask", [0, 0o177, 0o777])
+def test_the_folder_is_its_users_whatever_the_umask(foreign, folder, umask):
+    before = os.umask(umask)
+    try:
+        published = publish("kv/0", foreign, folder)
+    finally:
+        os.umask(before)
+    with published:
+        made = os.stat(vmmshare._broker_entries.folder_of(folder))
+        assert stat.S_IMODE(made.st_mode) == 0o700
 
 
 def test_what_is_no_folder_is_refused(foreign):

@@ -59,6 +59,7 @@ def make_folder(directory: Path) -> None:
     folder = folder_of(directory)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
+        os.chmod(folder, 0o700)  # The umask may have taken bits away.
     _check_folder(folder)
 
 
