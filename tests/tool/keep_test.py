@@ -107,6 +107,20 @@ class Keep(KeepTest):
                     if select.select([reader], [], [], 0)[0] else "")
             self.assertEqual(status, 0, said)
 
+    def test_what_it_cannot_accept_for_long_it_says_once(self):
+        keeper = self.start("--address=" + self.address)
+        self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+        limit = resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, (4, limit[1]))
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(client.close)
+        client.connect(self.address)
+        time.sleep(0.5)  # It tries 25 times.
+        resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, limit)
+        keeper.terminate()
+        said = keeper.communicate(timeout=30)[1]
+        self.assertEqual(said.count("accept4("), 1, said)
+
     def filled_pipe(self):
         """The ends of a pipe, (reader, writer), that takes no more."""
         reader, writer = os.pipe()

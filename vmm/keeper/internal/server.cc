@@ -10,6 +10,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel_address.h"
 #include "platform/os/surroundings.h"
+#include "vmm/keeper/internal/troubles.h"
 #include "vmm/keeper/internal/turned_away.h"
 #include "vmm/share/internal/protocol.h"
 
@@ -89,10 +90,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                   options.max_process_sessions},
        .owner = "the keeper",
        .remedy = "vmmshare keep --max-connections raises that",
-       .failed =
-           [log = options.log](const absl::Status& why) {
-             log(std::string(why.message()));
-           },
+       .failed = [said = std::make_shared<Troubles>(options.log)](
+                     const absl::Status& why) { said->Note(why); },
        .turned_away = [said = std::make_shared<TurnedAway>(options.log)](
                           const platform::PeerCredentials& peer,
                           const absl::Status& why) { said->Note(peer, why); },
