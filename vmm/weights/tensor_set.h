@@ -78,8 +78,9 @@ class TensorSetWriter {
                                                std::uint64_t size,
                                                const TensorLayout& layout);
   // Waits for its own copies: the memory may go then. After reads of files and
-  // checksums by the device, for all work of the device: it frees pinned memory
-  // (cuMemFreeHost).
+  // checksums by the device it waits for all work of the device too, but only where
+  // the host has no memory of cuMemCreate() for these (docs/sleep.md): it calls
+  // cuMemFreeHost() then.
   ~TensorSetWriter();
   TensorSetWriter(TensorSetWriter&&) noexcept;
   TensorSetWriter& operator=(TensorSetWriter&&) noexcept;
