@@ -5,10 +5,12 @@
 // Ordinals differ between processes (CUDA_VISIBLE_DEVICES) and from NVML's, so
 // processes name devices to each other by UUID.
 //
-// Finding and using a Device creates no context: none of vmmshare's memory calls
-// needs one (measured on H100, driver 580). Two exceptions make the device's primary
-// one: memory of kLegacyIpc, and the probe of that kind. Copies, fills, streams and
-// kernels need a context; programs that use the CUDA runtime have it already.
+// Finding and using a Device creates no context, and making, sharing and importing
+// memory needs none (measured on H100, driver 580). Some calls take the device's
+// primary one, and make it if nobody has: memory of kLegacyIpc and the probe of that
+// kind, adopted memory, dma-bufs, contents that a release keeps. Copies, fills,
+// streams and kernels need a context; programs that use the CUDA runtime have it
+// already.
 #ifndef VMMSHARE_VMM_MEMORY_DEVICE_H_
 #define VMMSHARE_VMM_MEMORY_DEVICE_H_
 
