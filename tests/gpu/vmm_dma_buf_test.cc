@@ -218,6 +218,42 @@ TEST_F(DmaBufTest, OfAPoolsBlockAndOfTheDriversAllocatorsAreHad) {
   stream.Sync();
 }
 
+// And of nothing else of it, but with what lies before.
+TEST_F(DmaBufTest, OfAStreamOrderedPoolBeginWhereItGotItsMemory) {
+  const Stream stream;
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(driver()->cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  for (CUdeviceptr* block : {&first, &second}) {
+    ASSERT_EQ(
+        driver()->cuMemAllocFromPoolAsync(block, kGranule, pool, stream.get()),
+        CUDA_SUCCESS);
+  }
+  stream.Sync();
+  ASSERT_EQ(second, first + kGranule);
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), first, 2 * kGranule)).size(), 1u);
+  const absl::Status middle =
+      ExportDmaBufs(driver(), second, kGranule).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(middle)) << middle;
+  std::size_t piece = 0;
+  ASSERT_EQ(driver()->cuPointerGetAttribute(
+                &piece, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, second),
+            CUDA_SUCCESS);
+  EXPECT_THAT(std::string(middle.message()),
+              HasSubstr(absl::StrCat("export the ", piece, " bytes at 0x",
+                                     absl::Hex(first))));
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), first, piece)).size(), 1u);
+  for (const CUdeviceptr block : {first, second}) {
+    ASSERT_EQ(driver()->cuMemFreeAsync(block, stream.get()), CUDA_SUCCESS);
+  }
+  stream.Sync();
+  ASSERT_EQ(driver()->cuMemPoolDestroy(pool), CUDA_SUCCESS);
+}
+
 TEST_F(DmaBufTest, OfWhatHasNoneAreRefusedWithTheReason) {
   const Allocation memory = Make();
   const auto refused = [&](CUdeviceptr address, std::uint64_t size) {

@@ -106,10 +106,35 @@ absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
   return absl::OkStatus();
 }
 
-// What to do about `refused`.
-const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
+// For memory of a stream-ordered pool. Measured (H200, driver 580): the driver makes a
+// dma-buf of what begins where the pool got memory from it, and of nothing else.
+std::string PoolRemedy(const platform::Driver& driver, CUdeviceptr address) {
+  CUdeviceptr begin = 0;
+  std::size_t size = 0;
+  const bool known =
+      driver->cuPointerGetAttribute(&begin,
+                                    CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                    address) == CUDA_SUCCESS &&
+      driver->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                    address) == CUDA_SUCCESS;
+  return absl::StrCat(
+      "of a stream-ordered pool's memory a dma-buf has to begin where the pool "
+      "got it from the driver (measured)",
+      known ? absl::StrCat(": export the ", size, " bytes at 0x",
+                           absl::Hex(begin),
+                           ", which whoever gets that then reaches")
+            : "",
+      "; or use memory of cudaMalloc() or of a Pool of vmmshare's. What came "
+      "from another process, that one exports");
+}
+
+// What to do about `refused`, of memory of `kind` at `address`.
+std::string RemedyFor(const platform::Driver& driver,
+                      const absl::Status& refused, DmaBufMapping mapping,
+                      PointerKind kind, CUdeviceptr address) {
   if (absl::IsResourceExhausted(refused)) return "";
   if (platform::ResultOf(refused) == CUDA_ERROR_INVALID_VALUE) {
+    if (kind == PointerKind::kPool) return PoolRemedy(driver, address);
     return "all of the range must be in memory that one call of this process "
            "made; what came by legacy IPC or a stream-ordered pool of another "
            "process, that one exports (measured)";
@@ -117,25 +142,30 @@ const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
   return mapping == DmaBufMapping::kPcie ? kPcieRemedy : kRemedy;
 }
 
-// `is_vmm`: of cuMemCreate(), which may be mapped for less than all.
+// Of `kind`: what cuMemCreate() made may be mapped for less than all.
 absl::StatusOr<std::vector<DmaBuf>> ExportParts(
     const Device& device, CUdeviceptr address,
-    absl::Span<const DmaBufPart> parts, DmaBufMapping mapping, bool is_vmm) {
+    absl::Span<const DmaBufPart> parts, DmaBufMapping mapping,
+    PointerKind kind) {
   const RelaxedCapture relaxed(device.driver());
   RETURN_IF_ERROR(CheckSupported(device, mapping));
   // Measured on a H100 (580): INVALID_CONTEXT without one.
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContextOf(device));
-  if (is_vmm) RETURN_IF_ERROR(CheckMayWrite(device, address, parts));
+  if (kind == PointerKind::kVmm) {
+    RETURN_IF_ERROR(CheckMayWrite(device, address, parts));
+  }
   std::vector<DmaBuf> made;
   for (const DmaBufPart& part : parts) {
     absl::StatusOr<platform::OsHandle> descriptor = platform::ExportDmaBuf(
         device.driver(), address + part.offset, part.size,
         mapping == DmaBufMapping::kPcie ? kPcieFlag : 0);
     if (!descriptor.ok()) {
-      return platform::Annotate(descriptor.status(),
-                                absl::StrCat("memory of ", device.Describe(),
-                                             " cannot be exported as dma-buf"),
-                                RemedyFor(descriptor.status(), mapping));
+      return platform::Annotate(
+          descriptor.status(),
+          absl::StrCat("memory of ", device.Describe(),
+                       " cannot be exported as dma-buf"),
+          RemedyFor(device.driver(), descriptor.status(), mapping, kind,
+                    address + part.offset));
     }
     made.push_back({*std::move(descriptor), part.offset, part.size});
   }
@@ -165,7 +195,9 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   return ExportParts(memory.device(), memory.address(),
                      PartsOf(options.offset, options.offset + size,
                              shareable.layout().chunk_size),
-                     options.mapping, /*is_vmm=*/shareable.block() == nullptr);
+                     options.mapping,
+                     shareable.block() == nullptr ? PointerKind::kVmm
+                                                  : PointerKind::kDeviceAlloc);
 }
 
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
@@ -197,11 +229,10 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   // cudaMalloc()'s blocks share pages, which the driver exports whole, also where
   // the block that a page begins with was freed (measured).
   std::vector<DmaBufPart> parts = {{0, whole}};
-  const bool is_vmm = info.kind == PointerKind::kVmm;
-  if (is_vmm) {
+  if (info.kind == PointerKind::kVmm) {
     ASSIGN_OR_RETURN(parts, MappedParts(driver, begin, whole));
   }
-  return ExportParts(device, begin, parts, mapping, is_vmm);
+  return ExportParts(device, begin, parts, mapping, info.kind);
 }
 
 }  // namespace vmm

@@ -64,7 +64,9 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
 // block of a Pool, imported memory, cudaMalloc()'s, another library's array. Offsets
 // are from the beginning of the first page. Whoever gets a descriptor reaches what
 // lies beside the range in its pages too. What is there must stay mapped until this
-// returns, and a pool's block be freed only when nobody uses the descriptor.
+// returns, and a pool's block be freed only when nobody uses the descriptor. Of a
+// stream-ordered pool's memory only what begins where the pool got it from the driver
+// has one; the error says where that is.
 //   INVALID_ARGUMENT     no bytes; or nothing of the driver's is mapped in all of it
 //   FAILED_PRECONDITION  also: managed memory; no device that this process sees
 //                        reaches it
