@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/pieces.h"
 #include "platform/hostdriver/stream.h"
@@ -88,7 +89,9 @@ bool IsCaptured(const State& state, CUstream id) {
 CUresult Begin(State& state, CUstream stream) {
   if (stream != nullptr && stream != CU_STREAM_LEGACY) return CUDA_SUCCESS;
   std::shared_ptr<Context> context;
-  return CurrentContext(state, &context);
+  RETURN_IF_FAILED(CurrentContext(state, &context));
+  // Measured: also of nothing, and of what is nowhere.
+  return RefuseImplicit(state, *context, /*invalidate=*/true);
 }
 
 CUresult BetweenDevices(State& state, Lock& lock, const char* call,

@@ -49,7 +49,6 @@ CUresult WaitExternally(Stream& stream, const std::shared_ptr<Event>& event) {
 
 // What a captured stream answers to a wait for what was recorded outside.
 CUresult WaitInCapture(Capture& capture, const Event& event) {
-  if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   capture.invalidated = true;
   return event.file == nullptr ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION
                                : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -180,18 +179,14 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
   }
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(FindStream(state, "cuStreamWaitEvent", stream_id, &stream));
+  RETURN_IF_FAILED(RefuseIfLost(*stream));
   if (flags != 0) return WaitExternally(*stream, event);
-  if (event->capture != nullptr && event->capture == stream->capture &&
-      !event->capture->invalidated) {
-    return CUDA_SUCCESS;  // In order anyway.
-  }
   if (event->capture != nullptr) {
-    if (event->capture->over || event->capture->invalidated) {
-      return stream->capture != nullptr && stream->capture->invalidated
-                 ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                 : CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_ERROR_NOT_SUPPORTED;  // A second stream is not modelled.
+    if (event->capture == stream->capture) return CUDA_SUCCESS;  // In order.
+    // A second stream of a capture is not modelled.
+    return event->capture->over || event->capture->invalidated
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_ERROR_NOT_SUPPORTED;
   }
   // The record that counts is the latest one at this moment.
   const std::uint64_t target = event->slot->recorded.load();

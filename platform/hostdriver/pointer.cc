@@ -140,7 +140,7 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return Put(out, IsRdmaCapable(found));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return Put(out, found.memory->size);
+      return Put(out, RoundUp(found.memory->size, kGranularity));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return Put(out, found.memory_start);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:

@@ -63,11 +63,12 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(
       FindPool(state, "cuMemPoolExportToShareableHandle", id);
   const auto kind = static_cast<unsigned long long>(type);
   if (shareable == nullptr || pool == nullptr || flags != 0 ||
+      (kind != kNativeHandleType && kind != CU_MEM_HANDLE_TYPE_FABRIC) ||
       (pool->handle_types & kind) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Measured, of a fabric's.
-  if (kind != kNativeHandleType) return CUDA_ERROR_NOT_PERMITTED;
+  // Measured.
+  if (kind == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   const std::optional<OsMemory> copy = DuplicateMemory(pool->token);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
   InheritOnExec(*copy);  // Measured, unlike memory's.

@@ -138,6 +138,8 @@ TEST_F(Captures, AreLostByAQuestionAfterWhatIsRecordedInThem) {
   EXPECT_EQ(StatusOf(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   EXPECT_EQ(cu.cuEventSynchronize(event), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuStreamWaitEvent(other, event, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuStreamWaitEvent(stream, Passed(), 0),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   EXPECT_EQ(cu.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
   EXPECT_EQ(End(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
@@ -235,6 +237,7 @@ TEST_F(Captures, OfABlockingStreamSurviveNoQuestionAfterTheLegacyOne) {
   };
   expect_lost("context", [&] { return cu.cuStreamGetCtx(nullptr, &context); });
   expect_lost("query", [&] { return cu.cuStreamQuery(nullptr); });
+  expect_lost("a fill of nothing", [&] { return cu.cuMemsetD8(1, 0, 0); });
   expect_lost("a capture",
               [&] { return cu.cuStreamBeginCapture(nullptr, kRelaxed); });
   expect_lost("its end",

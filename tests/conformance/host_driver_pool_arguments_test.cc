@@ -35,6 +35,7 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreMadeOfAndSharedBy) {
   const CUmemoryPool first = MakePool(kFd);
   const CUmemoryPool second = MakePool(0, 1);
   int fd = -1;
+  char bytes[64] = {};
   ExpectAnswers({
       {"none", cu.cuDeviceSetMemPool(0, nullptr), kInvalid},
       {"another device's", cu.cuDeviceSetMemPool(0, second), kInvalid},
@@ -45,6 +46,17 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreMadeOfAndSharedBy) {
       {"flags", cu.cuMemPoolExportToShareableHandle(&fd, first, kFd, 1),
        kInvalid},
       {"not asked for", ExportPoolTo(cu, &fd, second), kInvalid},
+      {"of two kinds",
+       cu.cuMemPoolExportToShareableHandle(
+           &fd, first, static_cast<CUmemAllocationHandleType>(kFd | 4), 0),
+       kInvalid},
+      {"for a fabric", make(CU_MEM_HANDLE_TYPE_FABRIC, kDevice, 0),
+       CUDA_SUCCESS},
+      {"and its export",
+       cu.cuMemPoolExportToShareableHandle(bytes, pool,
+                                           CU_MEM_HANDLE_TYPE_FABRIC, 0),
+       CUDA_ERROR_NOT_PERMITTED},
+      {"its end", cu.cuMemPoolDestroy(pool), CUDA_SUCCESS},
       {"no pool to import",
        cu.cuMemPoolImportFromShareableHandle(nullptr, nullptr, kFd, 0),
        kInvalid},
