@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/cuda/driver.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/tensor_set.h"
 
@@ -68,8 +69,12 @@ absl::StatusOr<KeptTensorSet> AttachBefore(KeeperClient& keeper,
   AttachTensorSetOptions options = {.import = {.host_access = Access::kRead}};
   absl::StatusOr<KeptTensorSet> set =
       AttachTensorSet(keeper, name, driver, options, deadline);
-  if (!absl::IsFailedPrecondition(set.status())) return set;
-  // Perhaps it is of a GPU that this process does not see. Another reads it.
+  // Perhaps it is of a GPU that this process does not see, which no call of the driver
+  // has said. Another reads it.
+  if (!absl::IsFailedPrecondition(set.status()) ||
+      platform::ResultOf(set.status()).has_value()) {
+    return set;
+  }
   options.import.grants = {{Location::On(device), Access::kRead}};
   absl::StatusOr<KeptTensorSet> from_here =
       AttachTensorSet(keeper, name, driver, options, deadline);
