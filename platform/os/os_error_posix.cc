@@ -146,6 +146,12 @@ std::string ThreadLimit() {
         &thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
   });
   if (error == 0) ::pthread_join(thread, nullptr);
+  if (error == EPERM) {
+    return "This process may start no thread: a seccomp profile or a security "
+           "module refuses it. Docker before 20.10.10 refuses clone3(), by "
+           "which newer C libraries start threads: allow that call, or use a "
+           "newer release";
+  }
   if (error == EAGAIN && NoStackCanBeLocked()) return LockedMemoryLimit();
   rlimit limit{};
   if (error != EAGAIN || ::getrlimit(RLIMIT_NPROC, &limit) != 0) return "";

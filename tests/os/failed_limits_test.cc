@@ -79,6 +79,11 @@ TEST(FailedLimits, WhereNoThreadCanBeStartedTheErrorSaysHowManyThereMayBe) {
   Check(::setrlimit(RLIMIT_NPROC, &before) == 0, "setrlimit() failed");
 }
 
+TEST(FailedLimits, WhereThreadsAreRefusedTheErrorSaysByWhat) {
+  const FailingCall failing("pthread_create", EPERM);
+  EXPECT_THAT(NearLimit(), AllOf(HasSubstr("seccomp"), HasSubstr("clone3()")));
+}
+
 // For a process of its own, in which all that is mapped from now on is locked.
 constexpr int kLocksNothing = 77;
 

@@ -20,7 +20,7 @@ import two_sides
 from two_sides import FOLDER, OTHER, USER, Prefix, after, as_user, proof
 
 # The kernel's numbers of system calls; those from 424 on are the same on all machines.
-CALLS = {"pidfd_open": 434, "pidfd_getfd": 438}
+CALLS = {"pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438}
 CALLS |= ({"ptrace": 117, "process_vm_readv": 270, "memfd_create": 279}
           if platform.machine() == "aarch64" else
           {"ptrace": 101, "process_vm_readv": 310, "memfd_create": 319})
@@ -150,6 +150,13 @@ class Containers(Namespaces):
         "an importer's seccomp profile that denies `memfd_create` | PERMISSION_DENIED | allow it"
         self.refuses(container(), denied("memfd_create"), "PERMISSION_DENIED",
                      "allow memfd_create")
+
+    def test_no_threads(self):
+        "an owner's seccomp profile that denies `clone3` with EPERM, as Docker's before 20.10.10 | " \
+            "RESOURCE_EXHAUSTED | allow it"
+        if tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 34):
+            self.skipTest("this C library starts threads without clone3()")
+        self.owner_is_refused(denied("clone3"), "RESOURCE_EXHAUSTED", "refuses clone3()")
 
     def test_no_boot_id(self):
         "a container without `/proc/sys/kernel/random/boot_id` | NOT_FOUND | mount `/proc` whole"
