@@ -105,6 +105,18 @@ TEST(TicketString, WithWhiteSpaceInsideIsRefused) {
   }
 }
 
+// What a terminal, a mail or a shell makes of it, and never what it opens by.
+TEST(TicketString, SaysWhichOfItsCharactersIsNone) {
+  const std::string text = FormatTicketString(Sample());
+  const std::string size = absl::StrCat(text.size() + 1, " characters");
+  ExpectNoTicket(
+      absl::StrCat(text.substr(0, 80), "\n", text.substr(80)),
+      absl::StrCat("of its ", size, ", number 81, \"\\n\", is none"));
+  ExpectNoTicket(absl::StrCat(text, "'"),
+                 absl::StrCat(", number ", text.size() + 1, ", \"\\'\", is"));
+  ExpectNoTicket(text.substr(0, 52), "its 52 characters are no whole URL-safe");
+}
+
 TEST(TicketString, WithEveryCharacterChangedToEveryOtherIsRefused) {
   const std::string text = FormatTicketString(Sample());
   int tried = 0;

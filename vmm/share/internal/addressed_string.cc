@@ -49,6 +49,26 @@ absl::Status OtherVersion(const AddressedForm& form, absl::string_view text) {
       ". Use the same release in the owner and in the importer."));
 }
 
+// What keeps `text`, which follows the scheme and the version, from being URL-safe
+// base64. All of it is a key, but a character that cannot be in one.
+std::string NoBase64(const AddressedForm& form, absl::string_view text) {
+  const std::size_t before = form.scheme.size() + kVersion.size();
+  const std::string size = absl::StrCat(before + text.size(), " characters");
+  const auto* const odd =
+      std::find_if_not(text.begin(), text.end(), [](unsigned char c) {
+        return absl::ascii_isalnum(c) || c == '-' || c == '_';
+      });
+  if (odd == text.end()) {
+    return absl::StrCat("its ", size,
+                        " are no whole URL-safe base64, so some are missing "
+                        "or too many");
+  }
+  return absl::StrCat("of its ", size, ", number ",
+                      before + (odd - text.begin()) + 1, ", \"",
+                      absl::CHexEscape(absl::string_view(odd, 1)),
+                      "\", is none of URL-safe base64");
+}
+
 // The bytes of a text whose checksum is right.
 absl::StatusOr<std::string> Decode(const AddressedForm& form,
                                    absl::string_view text) {
@@ -57,7 +77,7 @@ absl::StatusOr<std::string> Decode(const AddressedForm& form,
   // bytes, and only one of them is what was handed out.
   if (!absl::WebSafeBase64Unescape(text, &decoded) ||
       absl::WebSafeBase64Escape(decoded) != text) {
-    return NoTicket(form, "it is no URL-safe base64");
+    return NoTicket(form, NoBase64(form, text));
   }
   const absl::Span<const std::uint8_t> bytes = Bytes(decoded);
   if (bytes.size() < form.body_bytes + kFixedBytes + 1 + kCrcBytes) {
