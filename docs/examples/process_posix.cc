@@ -46,6 +46,9 @@ absl::StatusOr<ChildProcess> ChildProcess::StartSelf(
   std::vector<std::string> words = {"/proc/self/exe"};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<std::string> entries = Environment(env);
+  // Whoever started this program may have had it ignored: then the system keeps no
+  // child's exit status, and gives its id away.
+  signal(SIGCHLD, SIG_DFL);
   pid_t pid = 0;
   if (int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr,
                               Pointers(words).data(), Pointers(entries).data());

@@ -10,6 +10,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,13 @@ class Limits(unittest.TestCase):
                 self.sweep_descriptors(
                     ["file_ticket", "memory", ticket, "--driver=host", "--timeout=20"], first=6)
                 owner.kill()
+
+    def test_where_ends_of_children_are_ignored_that_of_the_consumer_is_not(self):
+        done = subprocess.run(
+            [EXAMPLES / BOTH[0], *BOTH[1:]], text=True, timeout=60, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_an_output_that_cannot_be_written_is_an_error(self):
         for command in (BOTH, ["ring", "--help"]):
