@@ -35,9 +35,16 @@ absl::StatusOr<std::string> DirectoryFrom(const char* variable) {
   return value;
 }
 
+// For a directory of whose path the program has said nothing.
+absl::Status CheckChosenForIt(const std::string& directory) {
+  return Annotate(
+      CheckDirectory(directory, {}), "",
+      absl::StrCat("Or set ", kSharedDirectory, " to another directory"));
+}
+
 absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
                                                  const std::string& name) {
-  RETURN_IF_ERROR(CheckDirectory(parent, {}));
+  RETURN_IF_ERROR(CheckChosenForIt(parent));
   std::string path = absl::StrCat(parent, "/", name);
   if (::mkdir(path.c_str(), 0700) == 0) {
     // The umask may have taken bits away, and later programs of this user's
@@ -53,7 +60,7 @@ absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
         "process may write to; containers that share need one in "
         "common anyway.");
   }
-  RETURN_IF_ERROR(CheckDirectory(path, {}));
+  RETURN_IF_ERROR(CheckChosenForIt(path));
   return path;
 }
 

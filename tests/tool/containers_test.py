@@ -260,6 +260,15 @@ class Folders(Namespaces):
                        *as_user(USER)], USER)
         self.owner_is_refused(side, "PERMISSION_DENIED", f"Set {FOLDER}")
 
+    def test_no_folder_and_a_default_of_another(self):
+        "no folder named, and a `/tmp/vmmshare-UID` of another user's | PERMISSION_DENIED | name one"
+        default = f"/tmp/vmmshare-{USER}"
+        self.addCleanup(lambda: os.listdir(default) or os.rmdir(default))
+        side = Prefix([*after(CONTAINER, f"unset {FOLDER} XDG_RUNTIME_DIR && mkdir -p {default} && "
+                                         f"mount -t tmpfs -o uid={OTHER},mode=755 tmpfs {default}"),
+                       *as_user(USER)], USER)
+        self.owner_is_refused(side, "PERMISSION_DENIED", f"Or set {FOLDER} to another")
+
     def test_long_path(self):
         "a folder whose path has more than 74 bytes | INVALID_ARGUMENT | a shorter one"
         path = self.sockets / ("l" * (75 - len(f"{self.sockets}/")))
