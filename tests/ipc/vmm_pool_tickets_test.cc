@@ -339,6 +339,19 @@ TEST_F(PoolTickets, WithoutAContextBlocksStayTheCallers) {
   ASSERT_EQ(driver()->cuCtxPushCurrent(context), CUDA_SUCCESS);
 }
 
+// The driver is not asked of either: a value that it has not issued may crash it.
+TEST_F(PoolTickets, BehindWhatIsNoOneStreamBlocksStayTheCallers) {
+  ImportedBlock block = Must(peer_->Import(ticket_, Late()));
+  for (CUstream none : {AllStreams(), CU_STREAM_PER_THREAD}) {
+    EXPECT_EQ(peer_->ReleaseAfter(std::move(block), none).code(),
+              Code::kInvalidArgument);
+    // Not moved from: that is the promise.
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_EQ(block.size(), 70000u);
+  }
+  EXPECT_EQ(peer_->statistics().imported, 1u);
+}
+
 // The program may end the stream then.
 TEST_F(PoolTickets, ABlockThatIsHeldWhenItsStreamIsReleasedWaitsForNoStream) {
   CUstream stream = nullptr;

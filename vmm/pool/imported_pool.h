@@ -161,7 +161,9 @@ class ImportedPool {
   // Gives blocks back once the work that is on `stream` now is done, without a
   // wait here: a thread of this object looks after them, every millisecond.
   // Null is the current context's default stream. On failure (no context is
-  // current, no event can be had) they stay the caller's, unchanged.
+  // current, no event can be had, INVALID_ARGUMENT for AllStreams() and
+  // CU_STREAM_PER_THREAD, FAILED_PRECONDITION while `stream` is captured into a graph)
+  // they stay the caller's, unchanged.
   // REQUIRES: blocks of this pool.
   absl::Status ReleaseAfter(ImportedBlock&& block, CUstream stream);
   absl::Status ReleaseAllAfter(std::vector<ImportedBlock>&& blocks,

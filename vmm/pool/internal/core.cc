@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "vmm/pool/internal/stream_context.h"
 
 namespace vmm::pool {
 namespace {
@@ -29,22 +30,14 @@ std::uint32_t CacheLimit(std::uint64_t size) {
 }  // namespace
 
 absl::Status Core::CheckStream(CUstream stream) const {
-  if (stream == AllStreams()) {
-    return absl::InvalidArgumentError(
-        "the stream is AllStreams(), which is none; pass it to Allocate() and "
-        "Free() alone");
-  }
   const bool null_is =
       stream == nullptr && options_.null_stream == NullStream::kPerThread;
-  if (stream != CU_STREAM_PER_THREAD && !null_is) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the stream is ",
-      null_is ? "null, in a pool whose PoolOptions::null_stream says that this "
-                "is "
-              : "",
-      "CU_STREAM_PER_THREAD, which is another stream on each thread, so that a "
-      "pool cannot keep order by it; pass a stream of your own, or "
-      "CU_STREAM_LEGACY"));
+  if (!null_is) return CheckIsOneStream(stream);
+  return absl::InvalidArgumentError(
+      "the stream is null, in a pool whose PoolOptions::null_stream says that "
+      "this "
+      "is CU_STREAM_PER_THREAD, which is another stream on each thread; pass a "
+      "stream of your own, or CU_STREAM_LEGACY");
 }
 
 Core::Core(const Device& device, const PoolOptions& options, std::uint64_t unit)

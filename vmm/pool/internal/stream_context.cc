@@ -4,6 +4,7 @@
 
 #include "platform/base/status_macros.h"
 #include "vmm/memory/stream_capture.h"
+#include "vmm/pool/pool.h"
 
 namespace vmm::pool {
 namespace {
@@ -28,6 +29,22 @@ absl::StatusOr<bool> IsCurrent(const Device& device) {
 }
 
 }  // namespace
+
+absl::Status CheckIsOneStream(CUstream stream) {
+  if (stream == AllStreams()) {
+    return absl::InvalidArgumentError(
+        "the stream is AllStreams(), which is none; pass it to Allocate() and "
+        "Free() alone");
+  }
+  if (stream == CU_STREAM_PER_THREAD) {
+    return absl::InvalidArgumentError(
+        "the stream is CU_STREAM_PER_THREAD, which is another stream on each "
+        "thread, so that a pool cannot keep order by it; pass a stream of your "
+        "own, "
+        "or CU_STREAM_LEGACY");
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream) {
   const platform::Driver& driver = device.driver();

@@ -1,5 +1,5 @@
 // The contexts of streams: which one a stream is of, and whose default streams are
-// meant; internal to vmm/.
+// meant; and what is no stream. Internal to vmm/.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_STREAM_CONTEXT_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_STREAM_CONTEXT_H_
 
@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "vmm/memory/device.h"
 
@@ -29,6 +30,10 @@ class DefaultContext {
 inline bool IsDefault(CUstream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY;
 }
+
+// INVALID_ARGUMENT for values that name no one stream: AllStreams(), and
+// CU_STREAM_PER_THREAD, which is another one on each thread.
+absl::Status CheckIsOneStream(CUstream stream);
 
 // The context of a stream; null when none of the device's can be told. That of
 // the default streams is the current one.

@@ -8,6 +8,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/os/start_thread.h"
 #include "vmm/memory/stream_capture.h"
+#include "vmm/pool/internal/stream_context.h"
 #include "vmm/pool/internal/subscription.h"
 
 namespace vmm::pool {
@@ -59,6 +60,7 @@ void Subscription::Release(ImportedBlock& block) {
 
 absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
                                         CUstream stream) {
+  RETURN_IF_ERROR(CheckIsOneStream(stream));
   Batch batch;
   for (const ImportedBlock& block : blocks) {
     platform::Check(block.pool_ == this,
