@@ -35,9 +35,8 @@ absl::Status Core::CheckStream(CUstream stream) const {
   if (!null_is) return CheckIsOneStream(stream);
   return absl::InvalidArgumentError(
       "the stream is null, in a pool whose PoolOptions::null_stream says that "
-      "this "
-      "is CU_STREAM_PER_THREAD, which is another stream on each thread; pass a "
-      "stream of your own, or CU_STREAM_LEGACY");
+      "this is CU_STREAM_PER_THREAD, which is another stream on each thread; "
+      "pass a stream of your own, or CU_STREAM_LEGACY");
 }
 
 Core::Core(const Device& device, const PoolOptions& options, std::uint64_t unit)

@@ -40,8 +40,7 @@ absl::Status CheckIsOneStream(CUstream stream) {
     return absl::InvalidArgumentError(
         "the stream is CU_STREAM_PER_THREAD, which is another stream on each "
         "thread, so that a pool cannot keep order by it; pass a stream of your "
-        "own, "
-        "or CU_STREAM_LEGACY");
+        "own, or CU_STREAM_LEGACY");
   }
   return absl::OkStatus();
 }
