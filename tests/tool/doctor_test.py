@@ -6,6 +6,7 @@ usage: doctor_test.py TOOL SOURCES [UNITTEST ARGUMENTS]
 
 import os
 import pathlib
+import platform
 import re
 import resource
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import unittest
 
-from machine import CHANNELS, INSTANCE, Machine, few_descriptors, without_override, without_pidfd
+from machine import CHANNELS, INSTANCE, Machine, few_descriptors, without_clone3, without_override, without_pidfd
 
 TOOL, SOURCES = sys.argv[1], pathlib.Path(sys.argv[2])
 CLUSTER = "01234567-89ab-cdef-0123-456789abcdef"
@@ -453,6 +454,14 @@ class NotesTest(DoctorTest):
         note, = [n for n in result.json["notes"] if n["id"] == "few-descriptors"]
         self.assertIn("a process may have 256 descriptors open", note["text"])
         self.assertIn("LimitNOFILE in a systemd unit", note["remedy"])
+
+    def test_that_no_thread_can_be_started(self):
+        if tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 34):
+            self.skipTest("this C library starts threads without clone3()")
+        result = self.machine.run("--json", preexec=without_clone3)
+        notes = {note["id"]: note["text"] for note in result.json["notes"]}
+        self.assertIn("refuses clone3()", notes.get("no-threads", ""))
+        self.assertNotIn("no-threads", self.machine.run("--json").notes())
 
     def test_a_system_that_gives_no_reference_to_a_process(self):
         result = self.machine.run("--json", preexec=without_pidfd)

@@ -1,12 +1,14 @@
 #include "vmm/tool/examine_limits.h"
 
 #include <cstdlib>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/machine.h"
 #include "platform/os/process.h"
+#include "platform/os/start_thread.h"
 
 namespace vmm::tool {
 namespace {
@@ -23,6 +25,14 @@ absl::StatusOr<std::string> ExamineSocketFolder() {
   ASSIGN_OR_RETURN(std::string folder, platform::DefaultChannelDirectory());
   RETURN_IF_ERROR(platform::Listener::Bind({.directory = folder}, {}).status());
   return folder;
+}
+
+absl::Status ExamineThread() {
+  std::thread thread;
+  RETURN_IF_ERROR(platform::StartThread(
+      thread, "vmmshare-doctor", "of the kind that serves a peer", [] {}));
+  thread.join();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ LimitsReport ExamineLimits(const std::string& root) {
           platform::Process::Open(platform::CurrentProcessId()).status(),
       .socket_folder = ExamineSocketFolder(),
       .boot_id = platform::ThisMachine().status(),
+      .thread = ExamineThread(),
       .visible_devices = Variable("CUDA_VISIBLE_DEVICES"),
       .connections = Variable("CUDA_DEVICE_MAX_CONNECTIONS"),
       .mps_threads = Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),

@@ -27,6 +27,7 @@ struct LimitsReport {
   // One was made in it.
   absl::StatusOr<std::string> socket_folder;
   absl::Status boot_id;
+  absl::Status thread;  // Whether one more can be started.
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
   std::optional<std::string> connections;      // CUDA_DEVICE_MAX_CONNECTIONS.
   // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. What

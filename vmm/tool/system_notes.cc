@@ -111,6 +111,12 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
          "seccomp profile."});
   }
+  if (!limits.thread.ok()) {
+    notes->push_back(
+        {"no-threads",
+         absl::StrCat("nothing can be served here: ", limits.thread.message()),
+         "Raise the limit, or allow the call, that is named."});
+  }
   AddNotesThatNoPeerIsReached(limits, notes);
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(
