@@ -577,6 +577,53 @@ def test_all_are_told_of_the_end_before_one_is_waited_for(cuda, streams, publish
         follower.close()
 
 
+@pytest.mark.parametrize("how", ["acquired", "not by all"])
+def test_an_update_that_was_acquired_is_left_out_at_the_end(cuda, streams, publisher, how):
+    """As by a trainer that is told to end while it writes, or while it waits for an engine."""
+    ours, theirs, others = streams
+    quick, slow = join(cuda, publisher, "quick"), join(cuda, publisher, "slow")
+    number = write(cuda, publisher, ours, 1).number
+    assert see(quick, theirs) == (1, {1}) and see(slow, others) == (1, {1})
+    if how == "acquired":
+        slot = publisher.acquire(ours, timeout=60)
+        slot.wait(timeout=60)
+        np.from_dlpack(slot["bias"])[...] = 99
+    else:
+        with pytest.raises(vs.errors.DeadlineExceeded, match="'slow'"):
+            while True:
+                publisher.acquire(ours, timeout=0.2)
+                number = publisher.publish(ours).number
+                assert quick.latest(theirs) is not None
+        assert slow.latest(others) is not None  # What is published waits for it.
+    done = on_a_thread(cuda, lambda: publisher.finish(timeout=20))
+    until = time.monotonic() + 20
+    for follower, stream in ((quick, theirs), (slow, others)):
+        while not follower.finished:
+            assert see(follower, stream)[0] == number and time.monotonic() < until
+        assert how != "acquired" or values(follower.sets[follower.slot]) == {1}
+        follower.release(stream)
+    assert done() == {}
+    with pytest.raises(vs.errors.FailedPrecondition, match="not acquired"):
+        publisher.publish(ours)
+    quick.close()
+    slow.close()
+
+
+def test_of_a_first_update_that_was_acquired_the_end_says_so(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    publisher.acquire(ours)
+    with pytest.raises(vs.errors.FailedPrecondition, match="update 1 .* not published"):
+        publisher.finish(timeout=60)
+    publisher.publish(ours)
+    done = on_a_thread(cuda, lambda: publisher.finish(timeout=60))
+    while not follower.finished:
+        follower.latest(theirs, timeout=60)
+    follower.release(theirs)
+    assert done() == {}
+    follower.close()
+
+
 def test_what_a_publisher_refuses(cuda, streams, publisher):
     ours, *_ = streams
     with pytest.raises(vs.errors.FailedPrecondition, match="acquire"):

@@ -42,7 +42,7 @@ class _Follower:
     ring: RingWriter
     # Acquired for an update that is not published: one, or none. Whatever is raised as it comes.
     came: "list[Item]" = dataclasses.field(default_factory=list)
-    given: int = 0  # The last update that publish() began to hand over.
+    given: int = 0  # The last item of the ring that was begun to be handed over.
 
 
 class Publisher(Closing):
@@ -212,27 +212,30 @@ class Publisher(Closing):
                         raise  # Else the first one did, and Ctrl-C came as it returned.
                 self._signalled = number
             for name in list(self._followers):
-                follower = self._followers[name]
-                if not follower.came:
-                    continue  # Handed over by a call before, which then failed.
-                buffer = follower.ring._buffer_of(follower.came[0], stream)
-                buffer.tag = number
-                is_second_try, follower.given = follower.given == number, number
-                try:
-                    follower.ring.publish(buffer, stream, timeout=left_of(deadline))
-                except (*_ENDED, DeadlineExceeded) as why:
-                    self._drop(name, why)
-                except FailedPrecondition:
-                    if not is_second_try:
-                        follower.given = 0
-                        raise  # Else as above.
-                follower.came.clear()
+                if self._followers[name].came:  # Else a call before did, which then failed.
+                    self._hand_over(name, number, stream, left_of(deadline))
         # In this order: each of them may be the last one before Ctrl-C.
         self._slot._acquired = None
         self._acquired = False
         self.number = number
         lost, self._lost = self._lost, {}
         return Update(number, lost)
+
+    def _hand_over(self, name: str, number: int, stream: int, timeout: "float | None") -> None:
+        """An update, in the turn that was acquired for the follower `name`."""
+        follower = self._followers[name]
+        buffer = follower.ring._buffer_of(follower.came[0], stream)
+        buffer.tag = number
+        is_second_try, follower.given = follower.given == buffer.number, buffer.number
+        try:
+            follower.ring.publish(buffer, stream, timeout=timeout)
+        except (*_ENDED, DeadlineExceeded) as why:
+            self._drop(name, why)
+        except FailedPrecondition:
+            if not is_second_try:
+                follower.given = 0
+                raise  # Else the first one did, and Ctrl-C came as it returned.
+        follower.came.clear()
 
     def copy(self, tensors: "typing.Mapping[str, torch.Tensor]", *,
              timeout: "float | None" = 10.0) -> Update:
@@ -305,9 +308,15 @@ class Publisher(Closing):
 
     def finish(self, *, timeout: "float | None" = 10.0) -> "dict[str, VmmshareError]":
         """Says to all that no more come, and returns when their GPUs have let go of what there
-        is; what publish() has as `lost` is returned. DeadlineExceeded names those that are not
-        done; it may be called again."""
+        is; what publish() has as `lost` is returned. What was acquired and not published, also by
+        an acquire() that failed, is left out: followers keep the update before. Its stream must
+        still be there.
+
+        DeadlineExceeded names those that are not done; it may be called again. FailedPrecondition
+        for an acquired update that has none before, and for one that publish() has handed over in
+        part: publish it first; and while its stream is captured into a graph."""
         deadline = deadline_of(timeout)
+        self._leave_out_acquired(deadline)
         for follower in self._followers.values():  # Says it to all before it waits for one.
             with contextlib.suppress(DeadlineExceeded, *_ENDED):
                 follower.ring.finish(timeout=0)
@@ -324,6 +333,25 @@ class Publisher(Closing):
                                    "Have them call latest() until they have finished, and release().")
         lost, self._lost = self._lost, {}
         return lost
+
+    def _leave_out_acquired(self, deadline: "float | None") -> None:
+        """A turn that was acquired cannot be given back: who is to have it gets the update before
+        once more."""
+        waiting = [name for name, one in self._followers.items() if one.came]
+        if self._is_handed_over_in_part or waiting and self.number == 0:
+            raise FailedPrecondition(
+                f"finish() when the update {self.number + 1} was acquired and is not published to all",
+                "Call publish() first; or close(), by which followers see that it never came.")
+        if not self._acquired and not waiting:
+            return
+        check_not_captured(self._stream, "finish()")
+        with self._marks.behind(self._stream):
+            if waiting:
+                self._written.wait(self._stream, self.number)
+            for name in waiting:
+                self._hand_over(name, self.number, self._stream, left_of(deadline))
+        self._slot._acquired = None
+        self._acquired = False
 
     def close(self, *, timeout: "float | None" = 10.0) -> None:
         """Hangs up. What followers have mapped stays with them. Waits some 10 s for those that use
