@@ -39,23 +39,23 @@ platform::ImexChannel Channel() {
 
 // Of a machine without a driver, and nothing worth a word around it.
 Report Quiet() {
-  return {
-      absl::NotFoundError("no libcuda.so.1"),
-      {},
-      absl::OkStatus(),
-      {},
-      {absl::NotFoundError("no libnvidia-ml.so.1"),
-       absl::UnknownError(""),
-       false,
-       {},
-       {std::vector<platform::ImexChannel>(), std::nullopt, false}},
-      {platform::DescriptorLimits{1 << 20, 1 << 20},
-       platform::FileSpace{64 << 20, 32 << 20}, std::string(), false, 0, false,
-       platform::MpsDaemon{"/tmp/mps", false, 0}, platform::NvidiaModules{},
-       absl::OkStatus(), std::string("/run/vmmshare"), absl::OkStatus(),
-       std::nullopt, std::nullopt, std::nullopt, std::nullopt},
-      {},
-      std::nullopt};
+  return {absl::NotFoundError("no libcuda.so.1"),
+          {},
+          absl::OkStatus(),
+          {},
+          {absl::NotFoundError("no libnvidia-ml.so.1"),
+           absl::UnknownError(""),
+           false,
+           {},
+           {std::vector<platform::ImexChannel>(), std::nullopt, false}},
+          {platform::DescriptorLimits{1 << 20, 1 << 20},
+           platform::FileSpace{64 << 20, 32 << 20}, std::string(), false, 0,
+           false, platform::MpsDaemon{"/tmp/mps", false, 0},
+           platform::NvidiaModules{}, absl::OkStatus(),
+           std::string("/run/vmmshare"), absl::OkStatus(), absl::OkStatus(),
+           std::nullopt, std::nullopt, std::nullopt, std::nullopt},
+          {},
+          std::nullopt};
 }
 
 PairReport Pair() {
@@ -170,10 +170,11 @@ TEST(ToolReport, ASystemWithoutImexHasNoWordOfIt) {
 
 TEST(ToolReport, EveryLimitThatIsNotKnownIsNullAndHasItsReasonInTheText) {
   Report report = Quiet();
-  report.limits = {Because("a1"), Because("a2"),  Because("a3"),  Because("a4"),
-                   Because("a5"), Because("a6"),  Because("a7"),  Because("a8"),
-                   Because("a9"), Because("a10"), Because("a11"), std::nullopt,
-                   std::nullopt,  std::nullopt,   std::nullopt};
+  report.limits = {
+      Because("a1"), Because("a2"),  Because("a3"),  Because("a4"),
+      Because("a5"), Because("a6"),  Because("a7"),  Because("a8"),
+      Because("a9"), Because("a10"), Because("a11"), absl::OkStatus(),
+      std::nullopt,  std::nullopt,   std::nullopt,   std::nullopt};
   const std::string text = TextOf(report);
   for (const char* line :
        {"descriptors unknown: a1", "/dev/shm unknown: a2",
