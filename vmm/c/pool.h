@@ -213,7 +213,8 @@ VMMSHARE_API uint64_t vmmshare_block_size(const vmmshare_block* block);
 VMMSHARE_API void vmmshare_block_close(vmmshare_block* block);
 // Closes it once the work that is on `stream` now is done; does not wait. After
 // a failure the block is still the caller's: INVALID_ARGUMENT for
-// VMMSHARE_ALL_STREAMS, FAILED_PRECONDITION while `stream` is captured into a graph.
+// VMMSHARE_ALL_STREAMS, FAILED_PRECONDITION where no context is current, for
+// CU_STREAM_LEGACY too, and while `stream` is captured into a graph.
 VMMSHARE_API vmmshare_status vmmshare_block_close_after(vmmshare_block* block,
                                                         void* stream,
                                                         vmmshare_error** error);

@@ -107,7 +107,8 @@ absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
 }
 
 // For memory of a stream-ordered pool. Measured (H200, driver 580): the driver makes a
-// dma-buf of what begins where the pool got memory from it, and of nothing else.
+// dma-buf of what begins where the pool got memory from it, and of what is larger than
+// one such piece; of nothing else.
 std::string PoolRemedy(const platform::Driver& driver, CUdeviceptr address) {
   CUdeviceptr begin = 0;
   std::size_t size = 0;
