@@ -16,11 +16,13 @@ constexpr unsigned long long kOfAnOs =
 constexpr unsigned long long kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
 // Whether the flags can be had there, each as measured. Of the usages only the pool
-// of tiles is refused, which is for sparse arrays; others pass and are forgotten.
+// of tiles is refused, which is for sparse arrays, to who would share it; others pass
+// and are forgotten.
 bool AreFlags(const CUmemAllocationProp& prop) {
   const auto& flags = prop.allocFlags;
   const auto is_zero = [](unsigned char byte) { return byte == 0; };
-  return (flags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) == 0 &&
+  return ((flags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) == 0 ||
+          static_cast<int>(prop.requestedHandleTypes) == 0) &&
          flags.compressionType <= CU_MEM_ALLOCATION_COMP_GENERIC &&
          std::all_of(std::begin(flags.reserved), std::end(flags.reserved),
                      is_zero) &&
@@ -92,9 +94,8 @@ CUmemGenericAllocationHandle Register(State& state,
 
 void Locate(const State& state, Memory* memory) {
   if (!memory->label.OnDevice()) {
-    memory->location.type = memory->label.kind == MemoryLabel::Kind::kHostNuma
-                                ? CU_MEM_LOCATION_TYPE_HOST_NUMA
-                                : CU_MEM_LOCATION_TYPE_HOST;
+    // Measured: also of memory for which no node was named.
+    memory->location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
     memory->location.id = 0;
     return;
   }

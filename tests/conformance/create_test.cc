@@ -137,6 +137,15 @@ TEST_F(Creating, OnTheHostOnlyWithoutHandleTypes) {
   }
 }
 
+TEST_F(Creating, OnTheHostIsOnANodeOfIts) {
+  const CUmemGenericAllocationHandle handle =
+      CreateWith(Properties(0, CU_MEM_LOCATION_TYPE_HOST));
+  CUmemAllocationProp told{};
+  ASSERT_EQ(cu.cuMemGetAllocationPropertiesFromHandle(&told, handle),
+            CUDA_SUCCESS);
+  EXPECT_EQ(told.location.type, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+}
+
 TEST_F(Creating, OnANumaNodeThatExists) {
   EXPECT_EQ(Try(Properties(kFd, CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)),
             CUDA_SUCCESS);
@@ -178,6 +187,8 @@ TEST_F(Creating, RefusesFlagsThatNoMemoryHas) {
   CUmemAllocationProp tiles = Properties();
   tiles.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
   EXPECT_EQ(create(tiles), CUDA_ERROR_INVALID_VALUE);
+  tiles.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(0);
+  EXPECT_EQ(Try(tiles), CUDA_SUCCESS) << "which is not shared";
   CUmemAllocationProp compressed = Properties();
   compressed.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC + 1;
   EXPECT_EQ(create(compressed), CUDA_ERROR_INVALID_VALUE);
