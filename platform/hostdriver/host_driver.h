@@ -132,6 +132,11 @@
 // Known differences from the real driver:
 //   - Virtual memory, and copies that wait, are refused beside the capture of a
 //     stream, on purpose; driver 580 takes them.
+//   - Copies and fills that wait are CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED beside
+//     the capture of a blocking stream by a thread that is not relaxed (580:
+//     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT).
+//   - cuMemAddressReserve with an address that is no multiple of the alignment is
+//     refused at times (580: other addresses).
 //   - cuMemMap past the end of a reservation is refused (580 accepts it).
 //   - cuMemUnmap where nothing is mapped ends the program (580 answers
 //     CUDA_SUCCESS), and so does a second cuMemRelease (580: INVALID_VALUE, or
