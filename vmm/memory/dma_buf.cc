@@ -106,27 +106,27 @@ absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
   return absl::OkStatus();
 }
 
-// For memory of a stream-ordered pool. Measured (H200, driver 580): the driver makes a
-// dma-buf of what begins where the pool got memory from it, and of what is larger than
-// one such piece; of nothing else.
+// What else is to be done for memory of a stream-ordered pool at `address`. Measured
+// (H200, driver 580): the driver makes a dma-buf of what begins where a pool of this
+// process got memory from it, and of what is larger than one such piece; of nothing
+// else.
 std::string PoolRemedy(const platform::Driver& driver, CUdeviceptr address) {
   CUdeviceptr begin = 0;
   std::size_t size = 0;
-  const bool known =
-      driver->cuPointerGetAttribute(&begin,
+  if (driver->cuPointerGetAttribute(&begin,
                                     CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
-                                    address) == CUDA_SUCCESS &&
+                                    address) != CUDA_SUCCESS ||
       driver->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
-                                    address) == CUDA_SUCCESS;
+                                    address) != CUDA_SUCCESS ||
+      begin == address) {
+    return "";
+  }
   return absl::StrCat(
-      "of a stream-ordered pool's memory a dma-buf has to begin where the pool "
-      "got it from the driver (measured)",
-      known ? absl::StrCat(": export the ", size, " bytes at 0x",
-                           absl::Hex(begin),
-                           ", which whoever gets that then reaches")
-            : "",
-      "; or use memory of cudaMalloc() or of a Pool of vmmshare's. What came "
-      "from another process, that one exports");
+      ". Of a stream-ordered pool of this process a dma-buf has to begin where "
+      "the pool got its memory: export the ",
+      size, " bytes at 0x", absl::Hex(begin),
+      ", all of which whoever gets that reaches; or use memory of cudaMalloc() "
+      "or of a Pool of vmmshare's");
 }
 
 // What to do about `refused`, of memory of `kind` at `address`.
@@ -135,10 +135,11 @@ std::string RemedyFor(const platform::Driver& driver,
                       PointerKind kind, CUdeviceptr address) {
   if (absl::IsResourceExhausted(refused)) return "";
   if (platform::ResultOf(refused) == CUDA_ERROR_INVALID_VALUE) {
-    if (kind == PointerKind::kPool) return PoolRemedy(driver, address);
-    return "all of the range must be in memory that one call of this process "
-           "made; what came by legacy IPC or a stream-ordered pool of another "
-           "process, that one exports (measured)";
+    return absl::StrCat(
+        "all of the range must be in memory that one call of this process "
+        "made; what came by legacy IPC or a stream-ordered pool of another "
+        "process, that one exports (measured)",
+        kind == PointerKind::kPool ? PoolRemedy(driver, address) : "");
   }
   return mapping == DmaBufMapping::kPcie ? kPcieRemedy : kRemedy;
 }
