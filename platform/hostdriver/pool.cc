@@ -47,8 +47,9 @@ CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
   // Measured: a pool whose handles are a fabric's can be made wherever, and is
   // refused its export.
   unsigned long long kinds = kNativeHandleType;
-  if (DriverVersion() >= kFabricHandlesSince)
+  if (DriverVersion() >= kFabricHandlesSince) {
     kinds |= CU_MEM_HANDLE_TYPE_FABRIC;
+  }
   const auto types = static_cast<unsigned long long>(props.handleTypes);
   if ((types & ~kinds) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (props.location.type == CU_MEM_LOCATION_TYPE_HOST ||
